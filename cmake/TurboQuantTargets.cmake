@@ -1,0 +1,97 @@
+# turboquant_test, turboquant_bench, turboquant_example: one line a program.
+
+# The library's own programs are compiled with every warning an error; a parent project that
+# builds them as a part of itself keeps its own rules.
+add_library(turboquant_warnings INTERFACE)
+if(PROJECT_IS_TOP_LEVEL)
+  target_compile_options(turboquant_warnings INTERFACE -Wall -Wextra -Wconversion -Wshadow -Wpedantic
+                                                       -Werror)
+  # GCC 12 reports overlapping copies inside its own std::string (GCC bug 105651).
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    target_compile_options(turboquant_warnings INTERFACE -Wno-restrict)
+  endif()
+endif()
+
+# turboquant_links(<targets> <variable>): TRUE where the named targets are part of this build.
+function(turboquant_links targets out)
+  set(${out}
+      TRUE
+      PARENT_SCOPE)
+  foreach(target IN LISTS targets)
+    if(target MATCHES "::" AND NOT TARGET ${target})
+      set(${out}
+          FALSE
+          PARENT_SCOPE)
+    endif()
+  endforeach()
+endfunction()
+
+# turboquant_program(<target> <source>... LINK <targets>): a program that no parent's "all" inherits
+# flags from; the name of the executable is the last word of the target's name.
+function(turboquant_program target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK")
+  add_executable(${target} ${arg_SOURCES})
+  target_link_libraries(${target} PRIVATE ${arg_LINK} turboquant_warnings)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+endfunction()
+
+# turboquant_test(<name> [SOURCES <more>...] LINK <targets>... [TIMEOUT <seconds>] [NO_MAIN]
+#                 [LABELS <more>...])
+# Builds <name>_test.cpp of the calling folder and registers it as <folder>.<name> under the label
+# core, hf or turboquant, whichever of the linked targets needs most. A test whose target is left out of this
+# build is left out too.
+function(turboquant_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN" "TIMEOUT" "SOURCES;LINK;LABELS")
+  turboquant_links("${arg_LINK}" complete)
+  if(NOT complete)
+    return()
+  endif()
+  get_filename_component(area "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
+  set(target turboquant_test_${area}_${name})
+  set(label core)
+  foreach(candidate hf turboquant)
+    if("TurboQuant::${candidate}" IN_LIST arg_LINK)
+      set(label ${candidate})
+    endif()
+  endforeach()
+  set(main "")
+  if(NOT arg_NO_MAIN)
+    set(main turboquant_doctest_main)
+    if(label STREQUAL "turboquant")
+      set(main turboquant_doctest_kokkos_main)
+    endif()
+  endif()
+  turboquant_program(${target} SOURCES ${name}_test.cpp ${arg_SOURCES} LINK ${arg_LINK} ${main}
+                     doctest::doctest)
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name}_test)
+  target_compile_definitions(
+    ${target} PRIVATE TURBOQUANT_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests/data")
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+  add_test(NAME ${area}.${name} COMMAND ${target})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  set_tests_properties(${area}.${name} PROPERTIES LABELS "${label};${arg_LABELS}" TIMEOUT
+                                                                                  ${arg_TIMEOUT})
+endfunction()
+
+# turboquant_bench(<name> [SOURCES <more>...] LINK <targets>...)
+function(turboquant_bench name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK")
+  turboquant_links("${arg_LINK}" complete)
+  if(complete)
+    turboquant_program(turboquant_bench_${name} SOURCES ${name}.cpp ${arg_SOURCES} LINK ${arg_LINK}
+                       benchmark::benchmark)
+    set_target_properties(turboquant_bench_${name} PROPERTIES OUTPUT_NAME ${name})
+  endif()
+endfunction()
+
+# turboquant_example(<name> [SOURCES <more>...] LINK <targets>...)
+function(turboquant_example name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK")
+  turboquant_links("${arg_LINK}" complete)
+  if(complete)
+    turboquant_program(turboquant_example_${name} SOURCES ${name}.cpp ${arg_SOURCES} LINK ${arg_LINK})
+    set_target_properties(turboquant_example_${name} PROPERTIES OUTPUT_NAME ${name})
+  endif()
+endfunction()

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <turboquant/base/error.hpp>
+#include <turboquant/math/haar_rotation.hpp>
+
+#include <Eigen/Core>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace turboquant {
+
+/// The quantized Johnson-Lindenstrauss sketch of the paper: S has independent standard normal entries.
+///
+/// With sign(S r) stored, `sqrt(pi/2) / dim |r| S^T sign(S r)` is an unbiased estimate of r over S.
+/// Determinism: S has the same bits always; products are Eigen's, the same for the same build.
+class GaussianSketch {
+ public:
+  /// @param dim  3 to 4,096
+  /// @param seed selects S
+  /// @throws Error(invalid_argument) for `dim`.
+  GaussianSketch(int dim, std::uint64_t seed) {
+    require(dim >= 3 && dim <= 4096, ErrorCode::invalid_argument, "GaussianSketch: dim is ", dim,
+            ", expected 3 to 4096");
+    constexpr std::uint64_t stream = 0x516A6C53;  // apart from the streams of other generators
+    const std::vector<double> entries = detail::gaussian_matrix(dim, seed, stream);
+    using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+    matrix_ = Eigen::Map<const Matrix>(entries.data(), dim, dim).cast<float>();
+  }
+
+  [[nodiscard]] int dim() const noexcept { return static_cast<int>(matrix_.rows()); }
+
+  /// The factor that makes `factor |r| S^T sign(S r)` unbiased: sqrt(pi / 2) / dim.
+  [[nodiscard]] double factor() const noexcept { return std::sqrt(1.57079632679489661923) / dim(); }
+
+  /// `out = S in`. @param in (dim) @param out (dim)
+  void apply(std::span<const float> in, std::span<float> out) const { multiply(matrix_, in, out); }
+
+  /// `out = S^T in`. @param in (dim) @param out (dim)
+  void apply_transpose(std::span<const float> in, std::span<float> out) const {
+    multiply(matrix_.transpose(), in, out);
+  }
+
+ private:
+  template <class Matrix>
+  void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out) const {
+    const auto d = static_cast<std::size_t>(dim());
+    require(in.size() == d && out.size() == d, ErrorCode::shape_mismatch, "GaussianSketch: in.size() is ", in.size(),
+            " and out.size() is ", out.size(), ", expected dim = ", dim());
+    const Eigen::VectorXf product = matrix * Eigen::Map<const Eigen::VectorXf>(in.data(), dim());
+    Eigen::Map<Eigen::VectorXf>(out.data(), dim()) = product;
+  }
+
+  HaarRotation::Matrix matrix_;
+};
+
+}  // namespace turboquant
