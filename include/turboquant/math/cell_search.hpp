@@ -21,9 +21,9 @@ void encode_cell_block(const Codebook<float>& codebook, const float* x, float fa
   std::array<std::int32_t, Width> negative;  // -1 or 0
   std::array<std::int32_t, Width> above{};
   for (std::size_t i = 0; i < Width; ++i) {
-    const auto bits = std::bit_cast<std::int32_t>(x[i] * factor + 0.0F);  // the sum makes -0 positive
-    negative[i] = bits >> 31;
-    key[i] = (bits & 0x7FFFFFFF) + 1 + negative[i];
+    const float scaled = x[i] * factor;
+    negative[i] = scaled < 0.0F ? -1 : 0;  // not the sign bit: -0 belongs to the cell above 0
+    key[i] = (std::bit_cast<std::int32_t>(scaled) & 0x7FFFFFFF) + 1 + negative[i];
   }
   for (std::size_t j = 0; j + 1 < half; ++j) {
     const auto threshold = std::bit_cast<std::int32_t>(boundary[j]);

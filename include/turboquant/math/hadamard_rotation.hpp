@@ -46,6 +46,30 @@ inline void walsh_hadamard_groups_of_8(float* x, std::size_t size) noexcept {
   }
 }
 
+/// Two stages of the transform, the butterflies of distance `width` and `2 * width`.
+///
+/// @tparam Width the width where it is known at compile time, which makes short loops cheap; otherwise 0
+template <std::size_t Width>
+void walsh_hadamard_two_stages(float* x, std::size_t size, std::size_t any_width) noexcept {
+  const std::size_t width = Width != 0 ? Width : any_width;
+  for (float* group = x; group != x + size; group += 4 * width) {
+    float* __restrict x0 = group;
+    float* __restrict x1 = group + width;
+    float* __restrict x2 = group + 2 * width;
+    float* __restrict x3 = group + 3 * width;
+    for (std::size_t i = 0; i < width; ++i) {
+      const float a = x0[i] + x1[i];
+      const float b = x0[i] - x1[i];
+      const float c = x2[i] + x3[i];
+      const float d = x2[i] - x3[i];
+      x0[i] = a + c;
+      x1[i] = b + d;
+      x2[i] = a - c;
+      x3[i] = b - d;
+    }
+  }
+}
+
 /// In-place unnormalised Walsh-Hadamard transform of `size` floats, `size` a power of two.
 ///
 /// Butterflies on index bit 0 first, the highest bit last; only additions and subtractions: the same bits
@@ -56,23 +80,16 @@ inline void walsh_hadamard(float* x, std::size_t size) noexcept {
     walsh_hadamard_groups_of_8(x, size);
     width = 8;
   }
+  if (size >= 32) {
+    walsh_hadamard_two_stages<8>(x, size, 8);
+    width = 32;
+  }
+  if (size >= 128) {
+    walsh_hadamard_two_stages<32>(x, size, 32);
+    width = 128;
+  }
   for (; width * 4 <= size; width *= 4) {
-    for (float* group = x; group != x + size; group += 4 * width) {
-      float* __restrict x0 = group;
-      float* __restrict x1 = group + width;
-      float* __restrict x2 = group + 2 * width;
-      float* __restrict x3 = group + 3 * width;
-      for (std::size_t i = 0; i < width; ++i) {
-        const float a = x0[i] + x1[i];
-        const float b = x0[i] - x1[i];
-        const float c = x2[i] + x3[i];
-        const float d = x2[i] - x3[i];
-        x0[i] = a + c;
-        x1[i] = b + d;
-        x2[i] = a - c;
-        x3[i] = b - d;
-      }
-    }
+    walsh_hadamard_two_stages<0>(x, size, width);
   }
   for (; width < size; width *= 2) {
     for (float* group = x; group != x + size; group += 2 * width) {

@@ -212,7 +212,7 @@ class LloydMaxSolver {
 /// @param dim  3 to 1,048,576
 /// @param bits 1 to 8
 /// @throws Error(invalid_argument) outside those ranges.
-/// Both Lloyd conditions hold to 1e-14 relative. O(2^bits) per Newton step. Same bits always.
+/// Both Lloyd conditions hold to 1e-13 relative up to dim = 2,048. O(2^bits) per Newton step. Same bits always.
 [[nodiscard]] inline LloydMaxCodebook solve_lloyd_max(int dim, int bits) {
   require(dim >= 3 && dim <= (1 << 20), ErrorCode::invalid_argument, "solve_lloyd_max: dim is ", dim,
           ", expected 3 to 1048576");

@@ -37,6 +37,11 @@ namespace detail {
   return x > largest ? largest : (x < -largest ? -largest : x);
 }
 
+/// `x` with -0 replaced by +0; by its bits, because some processors read subnormal numbers as 0.
+[[nodiscard]] inline TURBOQUANT_FUNCTION float positive_zero(float x) noexcept {
+  return std::bit_cast<std::uint32_t>(x) == 0x80000000U ? 0.0F : x;
+}
+
 /// `saturated(x)` for `x >= 0`, also where the processor flushes subnormal floats to 0.
 [[nodiscard]] inline TURBOQUANT_FUNCTION float saturated_exact(double x) noexcept {
   return x < 0x1p-126 ? std::bit_cast<float>(static_cast<std::uint32_t>(std::nearbyint(x * 0x1p149))) : saturated(x);
@@ -83,9 +88,9 @@ namespace detail {
 /// The stored form of a zero point, as a float: finite for every finite argument, never -0.
 [[nodiscard]] inline TURBOQUANT_FUNCTION float stored_zero(float zero, MetadataType type) noexcept {
   if (type == MetadataType::float32) {
-    return zero + 0.0F;
+    return detail::positive_zero(zero);
   }
-  return float16::from_float(std::fmin(std::fmax(zero, -float16_max), float16_max)).to_float() + 0.0F;
+  return detail::positive_zero(float16::from_float(std::fmin(std::fmax(zero, -float16_max), float16_max)).to_float());
 }
 
 /// An array of stored numbers of one metadata type; the bytes are what a cache would hold.

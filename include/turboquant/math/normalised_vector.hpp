@@ -55,8 +55,8 @@ namespace detail {
     }
   }
   std::int32_t largest = 0;
-  for (; i < x.size(); ++i) {
-    largest = std::max(largest, std::bit_cast<std::int32_t>(x[i]) & 0x7FFFFFFF);
+  for (const float value : x.subspan(i)) {
+    largest = std::max(largest, std::bit_cast<std::int32_t>(value) & 0x7FFFFFFF);
   }
   for (const std::int32_t magnitude : lanes) {
     largest = std::max(largest, magnitude);
@@ -81,12 +81,10 @@ inline std::size_t require_finite_rows(const char* caller, std::span<const float
   require(vectors.size() % d == 0, ErrorCode::shape_mismatch, caller, ": vectors.size() is ", vectors.size(),
           ", expected a multiple of dim = ", dim);
   if (detail::largest_magnitude_bits(vectors) >= 0x7F800000U) [[unlikely]] {
-    std::size_t i = 0;
-    while (std::isfinite(vectors[i])) {
-      ++i;
+    for (std::size_t i = 0; i < vectors.size(); ++i) {
+      require(std::isfinite(vectors[i]), ErrorCode::non_finite, caller, ": vectors[", i / d, "][", i % d, "] is ",
+              vectors[i], ", expected a finite number");
     }
-    fail(ErrorCode::non_finite, caller, ": vectors[", i / d, "][", i % d, "] is ", vectors[i],
-         ", expected a finite number");
   }
   return vectors.size() / d;
 }

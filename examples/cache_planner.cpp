@@ -1,0 +1,371 @@
+// Plans the KV cache of a model from its config.json: which layers compress, what a page costs,
+// which block sizes make attention and recurrent pages agree, how many tokens fit, what is wasted.
+//
+//   cache_planner [config.json] --preset turboquant_k3v4_nc --memory 80GiB --context 131072
+
+#include <turboquant/model/capacity_planner.hpp>
+#include <turboquant/model/hf_config.hpp>
+
+#include <CLI/CLI.hpp>
+
+#include <charconv>
+#include <cstdint>
+#include <fstream>
+#include <iomanip>
+#include <iostream>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+using namespace turboquant;
+
+// The fields of Qwen3.5-35B-A3B's config.json that decide its cache.
+constexpr std::string_view bundled_name = "Qwen3.5-35B-A3B (bundled)";
+constexpr std::string_view bundled_config = R"({
+  "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+  "model_type": "qwen3_5_moe",
+  "text_config": {
+    "model_type": "qwen3_5_moe_text",
+    "dtype": "bfloat16",
+    "hidden_size": 2048,
+    "num_hidden_layers": 40,
+    "full_attention_interval": 4,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "mamba_ssm_dtype": "float32",
+    "max_position_embeddings": 262144,
+    "mtp_num_hidden_layers": 1
+  }
+})";
+
+/// "80GiB", "500MB", "1048576": a positive number of bytes.
+std::int64_t parse_bytes(const std::string& text) {
+  std::int64_t amount = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), amount);
+  require(error == std::errc() && amount > 0, ErrorCode::invalid_argument, "--memory is \"", text,
+          "\", expected a positive whole number with an optional unit such as GiB or GB");
+  const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  const std::string_view prefixes = "KMGT";
+  std::int64_t factor = 1;
+  if (unit == "B" || unit.empty()) {
+    return amount;
+  }
+  const std::size_t power = prefixes.find(unit.front());
+  const bool binary = unit.substr(1) == "iB";
+  require(power != std::string_view::npos && (binary || unit.substr(1) == "B"),
+          ErrorCode::invalid_argument, "--memory has the unit \"", unit,
+          "\", expected B, KB, MB, GB, TB, KiB, MiB, GiB or TiB");
+  for (std::size_t i = 0; i <= power; ++i) {
+    factor *= binary ? 1024 : 1000;
+  }
+  return checked_mul(amount, factor);
+}
+
+MambaCacheMode parse_mode(const std::string& name) {
+  for (const MambaCacheMode mode :
+       {MambaCacheMode::none, MambaCacheMode::align, MambaCacheMode::all}) {
+    if (to_string(mode) == name) {
+      return mode;
+    }
+  }
+  fail(ErrorCode::invalid_argument, "--mamba-cache-mode is \"", name,
+       "\", expected none, align or all");
+}
+
+std::string joined(const std::vector<std::int64_t>& layers) {
+  std::string text;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    std::size_t last = i;
+    while (last + 1 < layers.size() && layers[last + 1] == layers[last] + 1) {
+      ++last;
+    }
+    text += (text.empty() ? "" : ",") + std::to_string(layers[i]);
+    if (last > i) {
+      text += (last == i + 1 ? "," : "-") + std::to_string(layers[last]);
+    }
+    i = last;
+  }
+  return text;
+}
+
+/// Rows of text, columns padded to their widest cell; the first column is left-aligned.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header) { add(std::move(header)); }
+
+  void add(std::vector<std::string> row) {
+    widths_.resize(std::max(widths_.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      widths_[i] = std::max(widths_[i], row[i].size());
+    }
+    rows_.push_back(std::move(row));
+  }
+
+  void print(std::ostream& out) const {
+    for (const std::vector<std::string>& row : rows_) {
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        out << "  " << (i == 0 ? std::left : std::right) << std::setw(static_cast<int>(widths_[i]))
+            << row[i];
+      }
+      out << '\n';
+    }
+  }
+
+ private:
+  std::vector<std::vector<std::string>> rows_{};
+  std::vector<std::size_t> widths_{};
+};
+
+std::string fixed(double value, int digits) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(digits) << value;
+  return text.str();
+}
+
+std::string ratio(std::int64_t ours, std::int64_t theirs) {
+  return theirs == 0 ? "-"
+                     : fixed(static_cast<double>(ours) / static_cast<double>(theirs), 2) + "x";
+}
+
+void print_plan(std::ostream& out, const std::string& name, const ModelConfig& model,
+                const PlanOptions& options, const CachePlan& plan) {
+  const std::string dense(to_string(options.dense_dtype.value_or(model.dtype)));
+  out << name << ": " << model.num_layers() << " layers, told by " << model.layer_rule << '\n';
+  for (const std::string& note : model.notes) {
+    out << "  note: " << note << '\n';
+  }
+  if (!model.mtp_layers.empty()) {
+    out << "  multi-token-prediction layers outside the plan: " << joined(model.mtp_layers) << '\n';
+  }
+  if (!plan.skip.entries().empty()) {
+    out << "  skipped: " << joined(plan.skip.layers);
+    for (const std::string& entry : plan.skip.names) {
+      out << ' ' << entry;
+    }
+    out << '\n';
+  }
+  out << '\n'
+      << plan.summary() << " (against " << dense << ", " << options.context_tokens
+      << " tokens)\n\nLayer classes, per layer and rank\n";
+  Table classes({"class", "layers", "backend", "bytes/token", "state bytes", "which"});
+  for (const LayerClass& c : plan.classes) {
+    classes.add({c.name, std::to_string(c.num_layers()), std::string(c.backend),
+                 c.is_state() ? "-" : std::to_string(c.bytes_per_token),
+                 c.is_state() ? std::to_string(c.state_bytes) : "-", joined(c.layers)});
+  }
+  classes.print(out);
+  for (const PoolPlan& pool : plan.pools) {
+    out << '\n'
+        << to_string(pool.strategy) << (pool.strategy == plan.recommended ? "  <- recommended" : "")
+        << '\n';
+    if (!pool.available) {
+      out << "  the common page exceeds 64 bits\n";
+      continue;
+    }
+    Table pages({"class", "block tokens", "page bytes", "padding bytes", "padding"});
+    for (const UnifiedPage& page : pool.pages.classes) {
+      pages.add({page.name, page.scales_with_block_size ? std::to_string(page.block_size) : "-",
+                 std::to_string(page.page_size_bytes), std::to_string(page.padding_bytes),
+                 fixed(100.0 * page.padding_fraction(), 2) + " %"});
+    }
+    pages.print(out);
+    out << "  bytes of a sequence " << pool.bytes_per_sequence << ", waste "
+        << fixed(100.0 * pool.waste, 1) << " %, prefix hits "
+        << (pool.prefix_granularity
+                ? "every " + std::to_string(*pool.prefix_granularity) + " tokens"
+                : "none (states are not kept at block boundaries)")
+        << '\n';
+    for (const PromptUse& prompt : pool.prompts) {
+      out << "  a prompt of " << prompt.tokens << " tokens allocates " << prompt.allocated_bytes
+          << " bytes and uses " << fixed(100.0 * prompt.used_fraction, 2) << " %\n";
+    }
+  }
+  out << "\nCapacity in " << options.memory_bytes << " bytes\n";
+  Table capacity({"layout", "sequences", "tokens", "longest sequence", "tokens against " + dense});
+  capacity.add({dense + ", " + std::string(to_string(plan.baseline.strategy)),
+                std::to_string(plan.baseline.capacity_sequences),
+                std::to_string(plan.baseline.capacity_tokens),
+                std::to_string(plan.baseline.longest_sequence), "1.00x"});
+  for (const PoolPlan& pool : plan.pools) {
+    if (pool.available) {
+      capacity.add({std::string(to_string(pool.strategy)), std::to_string(pool.capacity_sequences),
+                    std::to_string(pool.capacity_tokens), std::to_string(pool.longest_sequence),
+                    ratio(pool.capacity_tokens, plan.baseline.capacity_tokens)});
+    }
+  }
+  capacity.print(out);
+  out << "\nWhy " << to_string(plan.recommended) << ": " << plan.reason << '\n';
+}
+
+nlohmann::json pool_json(const PoolPlan& pool) {
+  nlohmann::json json = {{"strategy", to_string(pool.strategy)}, {"available", pool.available}};
+  if (!pool.available) {
+    return json;
+  }
+  for (const UnifiedPage& page : pool.pages.classes) {
+    json["classes"].push_back({{"class", page.name},
+                               {"block_size", page.block_size},
+                               {"page_size_bytes", page.page_size_bytes},
+                               {"padding_bytes", page.padding_bytes}});
+  }
+  for (const PromptUse& prompt : pool.prompts) {
+    json["prompts"].push_back({{"tokens", prompt.tokens},
+                               {"allocated_bytes", prompt.allocated_bytes},
+                               {"used_fraction", prompt.used_fraction}});
+  }
+  json["bytes_per_sequence"] = pool.bytes_per_sequence;
+  json["mean_bytes_per_sequence"] = pool.mean_bytes_per_sequence;
+  json["waste"] = pool.waste;
+  json["capacity_sequences"] = pool.capacity_sequences;
+  json["capacity_tokens"] = pool.capacity_tokens;
+  json["longest_sequence"] = pool.longest_sequence;
+  json["group_size"] = pool.grouping.group_size;
+  json["padding_layers"] = pool.grouping.padding_layers;
+  json["prefix_granularity"] =
+      pool.prefix_granularity ? nlohmann::json(*pool.prefix_granularity) : nlohmann::json(nullptr);
+  return json;
+}
+
+nlohmann::json plan_json(const std::string& name, const ModelConfig& model,
+                         const PlanOptions& options, const CachePlan& plan) {
+  nlohmann::json json = {{"model", name},
+                         {"layer_rule", model.layer_rule},
+                         {"num_layers", plan.num_layers},
+                         {"is_hybrid", model.is_hybrid()},
+                         {"full_attention_layers", model.full_attention_layers()},
+                         {"mtp_layers", model.mtp_layers},
+                         {"notes", model.notes},
+                         {"preset", options.codec ? options.codec->name : "none"},
+                         {"memory_bytes", options.memory_bytes},
+                         {"context_tokens", options.context_tokens},
+                         {"tensor_parallel", options.tensor_parallel},
+                         {"skip", plan.skip.entries()},
+                         {"num_compressed_layers", plan.num_compressed_layers},
+                         {"kv_bytes", plan.kv_bytes},
+                         {"dense_kv_bytes", plan.dense_kv_bytes},
+                         {"state_bytes", plan.state_bytes},
+                         {"summary", plan.summary()},
+                         {"recommended", to_string(plan.recommended)},
+                         {"reason", plan.reason},
+                         {"baseline", pool_json(plan.baseline)}};
+  if (plan.kv_bytes > 0) {
+    json["kv_ratio"] = plan.kv_ratio();
+    json["total_ratio"] = plan.total_ratio();
+  }
+  for (const LayerClass& c : plan.classes) {
+    json["classes"].push_back({{"class", c.name},
+                               {"backend", c.backend},
+                               {"layers", c.layers},
+                               {"bytes_per_token", c.bytes_per_token},
+                               {"state_bytes", c.state_bytes}});
+  }
+  for (const PoolPlan& pool : plan.pools) {
+    json["strategies"].push_back(pool_json(pool));
+  }
+  return json;
+}
+
+void list_presets(std::ostream& out) {
+  Table table({"preset", "bytes at d = 64", "128", "256", "bf16 / preset at 128", "what"});
+  for (const CacheCodec& preset : cache_presets) {
+    const auto slot = [&](std::int64_t d) {
+      return TurboQuantConfig(preset, d).slot_size_aligned();
+    };
+    table.add({std::string(preset.name), std::to_string(slot(64)), std::to_string(slot(128)),
+               std::to_string(slot(256)), ratio(512, slot(128)), std::string(preset.summary)});
+  }
+  table.print(out);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"Plans the KV cache of a model from its Hugging Face config.json."};
+  std::string config;
+  std::string preset = "turboquant_k3v4_nc";
+  std::string memory = "80GiB";
+  std::string mode = "none";
+  std::string dense;
+  std::string json_file;
+  std::int64_t state_bytes = 0;
+  bool list = false;
+  PlanOptions options;
+  options.context_tokens = 131072;
+  app.add_option("config", config, "config.json or its directory; a bundled one without it");
+  app.add_option("--preset", preset, "cache preset, or none")->capture_default_str();
+  app.add_option("--memory", memory, "bytes for the cache of one rank, e.g. 80GiB")
+      ->capture_default_str();
+  app.add_option("--context", options.context_tokens, "tokens of a sequence")
+      ->capture_default_str();
+  app.add_option("--tensor-parallel", options.tensor_parallel, "ranks")->capture_default_str();
+  app.add_option("--skip-layers", options.skip_layers,
+                 "layers left uncompressed: absolute indices or names, separated by commas")
+      ->delimiter(',');
+  app.add_option("--boundary", options.boundary_layers,
+                 "first and last n layers left uncompressed in dense models")
+      ->capture_default_str();
+  app.add_flag("--protect-full-attention", options.boundary.protect_full_attention_list,
+               "count the boundary in the list of full-attention layers, hybrids included");
+  app.add_option("--speculative-tokens", options.num_speculative_tokens, "tokens drafted ahead")
+      ->capture_default_str();
+  app.add_option("--mamba-cache-mode", mode, "none, align or all")->capture_default_str();
+  app.add_option("--block-size", options.block_size, "tokens of a page before unification")
+      ->capture_default_str();
+  app.add_option("--kernel-alignment", options.kernel_alignment,
+                 "block sizes are multiples of this")
+      ->capture_default_str();
+  app.add_option("--prompt", options.prompt_lengths,
+                 "prompt lengths to report, separated by commas")
+      ->delimiter(',');
+  auto* state_option = app.add_option("--state-bytes", state_bytes,
+                                      "bytes of one recurrent state, instead of the file's sizes");
+  app.add_option("--dense-dtype", dense, "element type of uncompressed caches, e.g. fp8");
+  app.add_option("--json", json_file, "also write the plan to this file");
+  app.add_flag("--list-presets", list, "print the presets and their bytes per token and head");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  try {
+    if (list) {
+      list_presets(std::cout);
+      return 0;
+    }
+    if (preset != "none") {
+      options.codec = find_cache_preset(preset);
+    }
+    options.memory_bytes = parse_bytes(memory);
+    options.mamba_cache_mode = parse_mode(mode);
+    if (!dense.empty()) {
+      options.dense_dtype = parse_cache_dtype(dense);
+    }
+    if (state_option->count() > 0) {
+      options.recurrent_state_bytes = state_bytes;
+    }
+    const std::string name = config.empty() ? std::string(bundled_name) : config;
+    const ModelConfig model =
+        config.empty() ? parse_model_config(bundled_config) : load_model_config(config);
+    const CachePlan plan = plan_cache(model, options);
+    print_plan(std::cout, name, model, options, plan);
+    if (!json_file.empty()) {
+      std::ofstream file(json_file);
+      file << plan_json(name, model, options, plan).dump(2) << '\n';
+      file.flush();
+      require(file.good(), ErrorCode::io, "--json: cannot write ", json_file);
+    }
+  } catch (const Error& error) {
+    std::cerr << "cache_planner: " << error.what() << '\n';
+    return 2;
+  }
+  return 0;
+}

@@ -1,0 +1,282 @@
+#pragma once
+
+#include <turboquant/model/hf_config_rules.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace turboquant::detail {
+
+/// Fields that only models with recurrent layers have.
+inline std::string_view recurrent_signal(const ConfigFields& fields) {
+  return fields.first_present(
+      {"mamba_d_state", "mamba_d_conv", "mamba_d_ssm", "mamba_n_heads", "mamba_num_heads",
+       "mamba_expand", "mamba_enabled", "n_mamba_heads", "ssm_state_size", "ssm_cfg", "state_size",
+       "time_step_rank", "linear_num_value_heads", "linear_num_key_heads", "linear_conv_kernel_dim",
+       "linear_attn_config", "conv_L_cache", "lru_width", "hybrid_block_ids"});
+}
+
+/// MiMo: 0 is full and 1 is windowed attention; elsewhere the same field is a layer pattern.
+inline std::optional<LayerList> rule_hybrid_layer_pattern(const RuleInput& in) {
+  const nlohmann::json* value = in.fields.find("hybrid_layer_pattern");
+  if (value != nullptr && value->is_string()) {
+    return rule_pattern(in, "hybrid_layer_pattern");
+  }
+  return rule_numbers(in, "hybrid_layer_pattern", full_layer(),
+                      LayerConfig{.attention = AttentionKind::sliding});
+}
+
+/// RecurrentGemma: a short list of types repeated over the layers; its attention is windowed.
+inline std::optional<LayerList> rule_block_types(const RuleInput& in) {
+  const auto types = in.fields.strings("block_types");
+  if (!types) {
+    return std::nullopt;
+  }
+  require(!types->empty(), ErrorCode::format, "parse_model_config: ", in.fields.path(),
+          ".block_types has 0 entries, expected at least 1");
+  LayerList list;
+  list.rule = "block_types, repeated";
+  const auto num_layers = static_cast<std::size_t>(in.num_layers("block_types"));
+  for (std::size_t i = 0; i < num_layers; ++i) {
+    const std::string& type = (*types)[i % types->size()];
+    require(type == "recurrent" || type == "attention", ErrorCode::unsupported,
+            "parse_model_config: ", in.fields.path(), ".block_types holds \"", printable(type, 60),
+            "\", expected recurrent or attention");
+    const AttentionKind kind =
+        in.fields.has("attention_window_size") ? AttentionKind::sliding : AttentionKind::full;
+    list.layers.push_back(type == "recurrent" ? recurrent_layer() : LayerConfig{.attention = kind});
+  }
+  return list;
+}
+
+/// Llama 4: layers with rotary embedding attend within a chunk, those without over everything.
+/// SmolLM3 uses the same fields for the embedding only and attends over everything everywhere.
+inline std::optional<LayerList> rule_no_rope(const RuleInput& in) {
+  const bool llama4 = in.is_type({"llama4", "llama4_text"});
+  if (!llama4 && in.fields.first_present({"no_rope_layers", "no_rope_layer_interval"}).empty()) {
+    return std::nullopt;
+  }
+  const LayerConfig chunked{.attention = in.is_type({"smollm3"}) ? AttentionKind::full
+                                                                 : AttentionKind::chunked};
+  // An empty list is how the class spells "derive it".
+  const nlohmann::json* stated = in.fields.find("no_rope_layers");
+  std::optional<LayerList> list;
+  if (stated == nullptr || !stated->empty()) {
+    list = rule_numbers(in, "no_rope_layers", full_layer(), chunked);
+  }
+  if (!list) {
+    const auto interval = in.fields.integer("no_rope_layer_interval", 1, max_config_layers);
+    const std::int64_t step = interval.value_or(4);
+    list = list_from_period(in.num_layers("no_rope_layer_interval"), step, step - 1, full_layer(),
+                            chunked,
+                            interval ? "no_rope_layer_interval"
+                                     : "no_rope_layer_interval 4: default of " + in.model_type);
+  }
+  return list;
+}
+
+inline std::int64_t default_window_pattern(const RuleInput& in) {
+  if (in.is_type({"gemma2", "gemma2_text", "gpt_oss"})) {
+    return 2;
+  }
+  if (in.is_type({"cohere2", "olmo3"})) {
+    return 4;
+  }
+  if (in.is_type({"gemma3n", "gemma3n_text"})) {
+    return 5;
+  }
+  return in.is_type({"gemma3", "gemma3_text"}) ? 6 : 0;
+}
+
+/// Gemma 2/3, Cohere 2, EXAONE 4: every n-th layer is full, the others are windowed. A text pattern
+/// of L and G repeats, and its last layer is full.
+inline std::optional<LayerList> rule_window_pattern(const RuleInput& in) {
+  const std::string_view field =
+      in.fields.first_present({"sliding_window_pattern", "_sliding_window_pattern"});
+  const LayerConfig windowed{.attention = AttentionKind::sliding};
+  const nlohmann::json* value = field.empty() ? nullptr : in.fields.find(field);
+  if (value != nullptr && value->is_string()) {
+    const std::string pattern = *in.fields.string(field);
+    require(!pattern.empty() && pattern.find_first_not_of("LG") == std::string::npos,
+            ErrorCode::format, "parse_model_config: ", in.fields.path(), ".", field, " is \"",
+            printable(pattern, 60), "\", expected characters L and G");
+    LayerList list;
+    list.rule = std::string(field) + " as text";
+    const auto num_layers = static_cast<std::size_t>(in.num_layers(field));
+    for (std::size_t i = 0; i < num_layers; ++i) {
+      const bool local = pattern[i % pattern.size()] == 'L' && i + 1 != num_layers;
+      list.layers.push_back(local ? windowed : full_layer());
+    }
+    return list;
+  }
+  const std::int64_t class_default = default_window_pattern(in);
+  if (value == nullptr && class_default == 0) {
+    return std::nullopt;
+  }
+  const std::int64_t step =
+      value == nullptr ? class_default : *in.fields.integer(field, 1, max_config_layers);
+  return list_from_period(
+      in.num_layers("sliding_window_pattern"), step, step - 1, full_layer(), windowed,
+      value == nullptr
+          ? "sliding_window_pattern " + std::to_string(step) + ": default of " + in.model_type
+          : std::string(field));
+}
+
+/// Nemotron-NAS: attention per block, or none, or replaced by a linear map.
+inline std::optional<LayerList> rule_block_configs(const RuleInput& in) {
+  const auto blocks = in.fields.objects("block_configs");
+  if (!blocks) {
+    return std::nullopt;
+  }
+  const auto length = static_cast<std::int64_t>(blocks->size());
+  require(length > 0 && length <= max_config_layers && length == in.stated_layers.value_or(length),
+          ErrorCode::format, "parse_model_config: ", in.fields.path(), ".block_configs has ",
+          length, " entries, expected num_hidden_layers = ", in.stated_layers.value_or(1));
+  const auto heads = in.fields.size("num_attention_heads");
+  LayerList list;
+  list.rule = "block_configs";
+  for (const ConfigFields& block : *blocks) {
+    const std::optional<ConfigFields> attention = block.object("attention");
+    require(attention.has_value(), ErrorCode::format, "parse_model_config: ", block.path(),
+            " has no attention");
+    LayerConfig layer;
+    if (!attention->boolean("no_op").value_or(false) &&
+        !attention->boolean("replace_with_linear").value_or(false)) {
+      layer = full_layer();
+      const auto group = attention->size("n_heads_in_group");
+      if (group && heads) {
+        require(*heads % *group == 0, ErrorCode::format, "parse_model_config: ", attention->path(),
+                ".n_heads_in_group is ", *group,
+                ", expected a divisor of num_attention_heads = ", *heads);
+        layer.num_kv_heads = *heads / *group;
+      } else {
+        layer.num_kv_heads = attention->size("num_key_value_heads");
+      }
+    }
+    list.layers.push_back(layer);
+  }
+  return list;
+}
+
+/// The field that lists KV heads per layer, if one does.
+inline std::string_view kv_head_list_field(const ConfigFields& fields) {
+  for (const std::string_view name :
+       {"num_key_value_heads", "num_kv_heads", "num_key_value_heads_per_layer"}) {
+    const nlohmann::json* value = fields.find(name);
+    if (value != nullptr && value->is_array()) {
+      return name;
+    }
+  }
+  return {};
+}
+
+inline std::optional<LayerList> rule_kv_head_list(const RuleInput& in) {
+  const std::string_view field = kv_head_list_field(in.fields);
+  if (field.empty()) {
+    return std::nullopt;
+  }
+  std::vector<std::int64_t> heads = *in.fields.integers(field, 0, 1 << 20);
+  fit_list(in, field, heads);
+  const bool recurrent = in.is_type({"lfm2", "lfm2_moe"}) || !recurrent_signal(in.fields).empty();
+  LayerList list;
+  list.rule = std::string(field) + " per layer";
+  for (const std::int64_t count : heads) {
+    list.layers.push_back(count > 0 ? full_layer() : recurrent ? recurrent_layer() : LayerConfig{});
+  }
+  return list;
+}
+
+/// Families whose files may leave the list out, because their class defines it.
+inline std::optional<LayerList> rule_model_type(const RuleInput& in) {
+  const auto every = [&](const LayerConfig& layer, std::string reason) {
+    return list_from_period(in.num_layers("model_type " + in.model_type), 1, 0, layer, layer,
+                            "model_type " + in.model_type + ": " + std::move(reason));
+  };
+  if (in.is_type({"falcon_h1"})) {
+    return every(parallel_layer(), "attention and state space in every layer");
+  }
+  if (in.is_type({"minimax"})) {
+    return list_from_period(in.num_layers("model_type minimax"), 2, 0, full_layer(),
+                            recurrent_layer(), "model_type minimax: even layers are full");
+  }
+  if (in.is_type({"bamba", "granitemoehybrid"})) {
+    return every(recurrent_layer(), "no attention list means no attention layer");
+  }
+  if (in.is_type({"lfm2", "lfm2_moe"})) {
+    return every(full_layer(), "no attention list means attention in every layer");
+  }
+  if (in.is_type({"mamba", "mamba2", "falcon_mamba", "rwkv", "rwkv5", "rwkv6", "rwkv7", "xlstm"})) {
+    return every(recurrent_layer(), "attention-free");
+  }
+  return std::nullopt;
+}
+
+/// Every layer attends; windows apply where the file switches them on.
+inline LayerList rule_dense(const RuleInput& in) {
+  const std::int64_t num_layers = in.num_layers("a dense model");
+  LayerList list = list_from_period(num_layers, 1, 0, full_layer(), full_layer(), "dense");
+  const bool off_by_default = in.model_type.substr(0, 4) == "qwen" || in.is_type({"smollm3"});
+  if (!in.fields.has("sliding_window") ||
+      !in.fields.boolean("use_sliding_window").value_or(!off_by_default)) {
+    return list;
+  }
+  const std::int64_t first_windowed =
+      in.fields.integer("max_window_layers", 0, max_config_layers).value_or(0);
+  for (std::int64_t i = first_windowed; i < num_layers; ++i) {
+    list.layers[static_cast<std::size_t>(i)].attention = AttentionKind::sliding;
+  }
+  list.rule = first_windowed == 0 ? "dense, sliding_window in every layer"
+                                  : "dense, sliding_window from max_window_layers on";
+  return list;
+}
+
+/// The layers by the first convention that the file uses; explicit lists come before derived ones.
+inline LayerList identify_layers(const RuleInput& in) {
+  std::optional<LayerList> list = rule_type_names(in, "layer_types");
+  const auto next = [&](auto rule) {
+    if (!list) {
+      list = rule();
+    }
+  };
+  next([&] { return rule_type_names(in, "layers_block_type"); });
+  next([&] { return rule_numbers(in, "attn_type_list", recurrent_layer(), full_layer()); });
+  next([&] { return rule_pattern(in, "hybrid_override_pattern"); });
+  next([&] { return rule_hybrid_layer_pattern(in); });
+  next([&] { return rule_block_types(in); });
+  next([&] { return rule_linear_attn_config(in); });
+  next([&] { return rule_index_list(in, "full_attn_idxs", full_layer()); });
+  next([&] { return rule_index_list(in, "attn_layer_indices", full_layer()); });
+  next([&] { return rule_index_list(in, "hybrid_layer_ids", parallel_layer()); });
+  next([&] { return rule_attn_period(in); });
+  next([&] { return rule_mamba_step(in); });
+  next([&] { return rule_mb_per_layer(in); });
+  next([&] { return rule_interval(in); });
+  next([&] { return rule_no_rope(in); });
+  next([&] { return rule_window_pattern(in); });
+  next([&] { return rule_block_configs(in); });
+  next([&] { return rule_kv_head_list(in); });
+  next([&] { return rule_model_type(in); });
+  if (list) {
+    return *list;
+  }
+  const std::string_view signal = recurrent_signal(in.fields);
+  const bool hybrid_family =
+      in.is_type({"minimax_text_01", "minimax_m1", "nemotron_h", "zamba", "zamba2", "kimi_linear",
+                  "plamo2", "phi4flash", "recurrent_gemma"});
+  require(
+      signal.empty() && !hybrid_family, ErrorCode::unsupported,
+      "parse_model_config: ", in.fields.path(),
+      signal.empty() ? " has model_type " : " has the recurrent field ",
+      signal.empty() ? std::string_view(in.model_type) : signal,
+      " but nothing that names its attention layers; looked for layer_types, layers_block_type, "
+      "attn_type_list, hybrid_override_pattern, hybrid_layer_pattern, block_types, "
+      "linear_attn_config, full_attn_idxs, attn_layer_indices, hybrid_layer_ids, "
+      "attn_layer_period, mamba_step, mb_per_layer, full_attention_interval, "
+      "num_key_value_heads as a list");
+  return rule_dense(in);
+}
+
+}  // namespace turboquant::detail

@@ -1,0 +1,172 @@
+#pragma once
+
+#include <turboquant/model/cache_dtype.hpp>
+#include <turboquant/model/recurrent_state.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace turboquant {
+
+/// What a layer's attention keeps.
+enum class AttentionKind {
+  none,     ///< no token cache: recurrent, MLP or expert layer
+  full,     ///< keys and values of every token
+  sliding,  ///< of the newest `window` tokens
+  chunked,  ///< of the current chunk of `window` tokens
+};
+
+[[nodiscard]] constexpr std::string_view to_string(AttentionKind kind) noexcept {
+  switch (kind) {
+    case AttentionKind::none: return "none";
+    case AttentionKind::full: return "full";
+    case AttentionKind::sliding: return "sliding";
+    case AttentionKind::chunked: return "chunked";
+  }
+  return "unknown";
+}
+
+/// One decoder layer as the cache sees it.
+struct LayerConfig {
+  AttentionKind attention = AttentionKind::none;
+  bool has_recurrent_state = false;  ///< alone, or beside attention in parallel hybrids
+  bool is_mla = false;               ///< attention over a latent
+  bool is_sparse = false;            ///< keeps every token, an indexer picks which are read
+  std::optional<std::int64_t> num_kv_heads{};
+  std::optional<std::int64_t> head_size{};
+  std::optional<std::int64_t> head_size_v{};
+  std::optional<std::int64_t> window{};  ///< tokens, for sliding and chunked attention
+  std::optional<std::int64_t>
+      kv_source{};  ///< the layer whose cache this one reads instead of its own
+};
+
+/// Widths of multi-head latent attention.
+struct MlaGeometry {
+  std::int64_t kv_lora_rank = 0;
+  std::int64_t qk_rope_head_dim = 0;
+  std::optional<std::int64_t> qk_nope_head_dim{};
+  std::optional<std::int64_t> v_head_dim{};
+
+  /// Elements cached per token: latent + rope part.
+  [[nodiscard]] std::int64_t latent_width() const noexcept {
+    return kv_lora_rank + qk_rope_head_dim;
+  }
+  /// Key width of one head after expansion, where the file states it.
+  [[nodiscard]] std::optional<std::int64_t> expanded_key_width() const noexcept {
+    return qk_nope_head_dim ? std::optional<std::int64_t>(*qk_nope_head_dim + qk_rope_head_dim)
+                            : std::nullopt;
+  }
+};
+
+/// Whether there is anything to compress.
+enum class AttentionPresence {
+  full,           ///< at least one layer attends over the whole history
+  windowed_only,  ///< only sliding or chunked layers
+  none,           ///< no attention at all, stated by the configuration itself
+};
+
+/// A model's layers and widths, read from its configuration file or filled in by hand.
+struct ModelConfig {
+  std::string model_type{};
+  std::vector<LayerConfig> layers{};
+  std::string layer_rule{};                ///< which convention of the file produced `layers`
+  std::vector<std::string> notes{};        ///< what a reader of the plan should know
+  std::vector<std::int64_t> mtp_layers{};  ///< multi-token-prediction layers, after the main stack
+  std::optional<std::int64_t> hidden_size{};
+  std::optional<std::int64_t> num_attention_heads{};
+  std::optional<std::int64_t> max_position_embeddings{};
+  std::optional<double> attention_scale{};  ///< where the file overrides 1 / sqrt(head_size)
+  CacheDType dtype = CacheDType::bfloat16;
+  std::optional<MlaGeometry> mla{};
+  std::optional<RecurrentGeometry> recurrent{};
+
+  [[nodiscard]] std::int64_t num_layers() const noexcept {
+    return static_cast<std::int64_t>(layers.size());
+  }
+
+  /// Indices of the layers that attend over the whole history, ascending.
+  [[nodiscard]] std::vector<std::int64_t> full_attention_layers() const {
+    return indices_of(
+        [](const LayerConfig& layer) { return layer.attention == AttentionKind::full; });
+  }
+
+  /// Indices of the layers with a recurrent state, ascending.
+  [[nodiscard]] std::vector<std::int64_t> recurrent_layers() const {
+    return indices_of([](const LayerConfig& layer) { return layer.has_recurrent_state; });
+  }
+
+  /// True when any layer keeps a recurrent state; windows alone do not make a hybrid.
+  [[nodiscard]] bool is_hybrid() const noexcept {
+    for (const LayerConfig& layer : layers) {
+      if (layer.has_recurrent_state) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  [[nodiscard]] AttentionPresence attention_presence() const noexcept {
+    AttentionPresence presence = AttentionPresence::none;
+    for (const LayerConfig& layer : layers) {
+      if (layer.attention == AttentionKind::full) {
+        return AttentionPresence::full;
+      }
+      if (layer.attention != AttentionKind::none) {
+        presence = AttentionPresence::windowed_only;
+      }
+    }
+    return presence;
+  }
+
+  /// The layer whose cache `layer` reads: itself, or the source it shares.
+  /// @throws Error(out_of_range) for an index outside the model or a source that is itself shared.
+  [[nodiscard]] std::int64_t cache_owner(std::int64_t layer) const {
+    require(layer >= 0 && layer < num_layers(), ErrorCode::out_of_range,
+            "ModelConfig::cache_owner: layer is ", layer, ", expected 0..", num_layers() - 1);
+    const std::optional<std::int64_t> source = layers[static_cast<std::size_t>(layer)].kv_source;
+    if (!source) {
+      return layer;
+    }
+    require(*source >= 0 && *source < num_layers() &&
+                !layers[static_cast<std::size_t>(*source)].kv_source,
+            ErrorCode::out_of_range, "ModelConfig::cache_owner: kv_source of layer ", layer, " is ",
+            *source, ", expected a layer that owns its cache");
+    return *source;
+  }
+
+ private:
+  template <class Predicate>
+  [[nodiscard]] std::vector<std::int64_t> indices_of(Predicate predicate) const {
+    std::vector<std::int64_t> indices;
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      if (predicate(layers[i])) {
+        indices.push_back(static_cast<std::int64_t>(i));
+      }
+    }
+    return indices;
+  }
+};
+
+/// A dense model: every layer attends over the whole history.
+/// @throws Error(invalid_argument) for a negative layer count or widths below 1.
+[[nodiscard]] inline ModelConfig dense_model(std::int64_t num_layers, std::int64_t num_kv_heads,
+                                             std::int64_t head_size) {
+  require(num_layers >= 0, ErrorCode::invalid_argument, "dense_model: num_layers is ", num_layers,
+          ", expected 0 or more");
+  detail::require_positive("dense_model", "num_kv_heads", num_kv_heads);
+  detail::require_positive("dense_model", "head_size", head_size);
+  LayerConfig layer;
+  layer.attention = AttentionKind::full;
+  layer.num_kv_heads = num_kv_heads;
+  layer.head_size = head_size;
+  ModelConfig model;
+  model.model_type = "dense";
+  model.layer_rule = "dense_model";
+  model.layers.assign(static_cast<std::size_t>(num_layers), layer);
+  return model;
+}
+
+}  // namespace turboquant

@@ -1,0 +1,137 @@
+#pragma once
+
+#include <turboquant/model/page_spec.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace turboquant {
+
+/// The family of a recurrent layer, which decides the shapes of its state.
+enum class RecurrentKind {
+  gated_delta_net,    ///< Qwen3-Next, Qwen3.5: one convolution over q, k, v + (heads, dv, dk)
+  kimi_delta,         ///< Kimi Linear: three convolutions + (heads, d, d)
+  mamba1,             ///< convolution + (inner, state)
+  mamba2,             ///< convolution over x, B, C + (heads, head_dim, state)
+  lightning,          ///< MiniMax linear attention: (heads, d, d), no convolution
+  short_convolution,  ///< LFM2: convolution only
+};
+
+/// Sizes from which the state of one recurrent layer follows. Unused ones stay 0.
+struct RecurrentGeometry {
+  RecurrentKind kind = RecurrentKind::mamba2;
+  std::int64_t num_heads = 0;       ///< value heads or state heads
+  std::int64_t num_key_heads = 0;   ///< gated delta net
+  std::int64_t key_head_dim = 0;    ///< gated delta net, kimi_delta, lightning
+  std::int64_t value_head_dim = 0;  ///< gated delta net; head width of mamba2
+  std::int64_t inner_size = 0;      ///< mamba1, mamba2, short_convolution channels
+  std::int64_t num_groups = 0;      ///< mamba2; 0 = no B and C in the convolution
+  std::int64_t state_size = 0;      ///< mamba1, mamba2
+  std::int64_t conv_kernel = 0;     ///< taps of the convolution
+  CacheDType conv_dtype = CacheDType::bfloat16;
+  CacheDType state_dtype = CacheDType::bfloat16;
+  std::optional<std::int64_t>
+      chunk_size{};  ///< tokens of one scan chunk, where the model states it
+};
+
+/// How a recurrent state is split and extended.
+struct RecurrentStateOptions {
+  std::int64_t tensor_parallel = 1;
+  std::int64_t num_speculative_tokens = 0;  ///< rows added to every convolution window
+  std::int64_t block_size = 1;              ///< tokens between kept states
+};
+
+namespace detail {
+
+/// `total` divided among ranks.
+inline std::int64_t per_rank(std::string_view field, std::int64_t total, std::int64_t ranks) {
+  require(total > 0, ErrorCode::invalid_argument, "recurrent_state_spec: ", field, " is ", total,
+          ", expected a positive number");
+  require(ranks > 0 && total % ranks == 0, ErrorCode::invalid_argument,
+          "recurrent_state_spec: ", field, " is ", total,
+          ", expected a multiple of tensor_parallel = ", ranks);
+  return total / ranks;
+}
+
+}  // namespace detail
+
+/// The state of one recurrent layer on one rank.
+///
+/// Convolution windows hold `conv_kernel - 1 + num_speculative_tokens` rows. mamba2 groups that the
+/// ranks cannot share are replicated. With speculative tokens the spec asks for one state block
+/// more per token. O(1), deterministic.
+/// @throws Error(invalid_argument) for a missing size or one that the ranks do not divide.
+[[nodiscard]] inline MambaSpec recurrent_state_spec(const RecurrentGeometry& geometry,
+                                                    const RecurrentStateOptions& options = {}) {
+  const std::int64_t ranks = options.tensor_parallel;
+  require(ranks > 0, ErrorCode::invalid_argument, "recurrent_state_spec: tensor_parallel is ",
+          ranks, ", expected a positive number");
+  require(options.num_speculative_tokens >= 0, ErrorCode::invalid_argument,
+          "recurrent_state_spec: num_speculative_tokens is ", options.num_speculative_tokens,
+          ", expected 0 or more");
+  MambaSpec spec;
+  spec.block_size = options.block_size;
+  spec.num_speculative_blocks = options.num_speculative_tokens;
+  const auto add_convolution = [&](std::int64_t channels) {
+    require(geometry.conv_kernel > 1, ErrorCode::invalid_argument,
+            "recurrent_state_spec: conv_kernel is ", geometry.conv_kernel, ", expected at least 2");
+    const std::int64_t rows = checked_add(geometry.conv_kernel - 1, options.num_speculative_tokens);
+    spec.arrays.push_back({{rows, channels}, geometry.conv_dtype});
+  };
+  const auto share = [&](std::string_view field, std::int64_t total) {
+    return detail::per_rank(field, total, ranks);
+  };
+  const auto add_state = [&](std::vector<std::int64_t> shape) {
+    spec.arrays.push_back({std::move(shape), geometry.state_dtype});
+  };
+  switch (geometry.kind) {
+    case RecurrentKind::gated_delta_net: {
+      const std::int64_t heads = share("num_heads", geometry.num_heads);
+      const std::int64_t keys =
+          checked_mul(share("num_key_heads", geometry.num_key_heads), geometry.key_head_dim);
+      add_convolution(
+          checked_add(checked_mul(2, keys), checked_mul(heads, geometry.value_head_dim)));
+      add_state({heads, geometry.value_head_dim, geometry.key_head_dim});
+      break;
+    }
+    case RecurrentKind::kimi_delta: {
+      const std::int64_t heads = share("num_heads", geometry.num_heads);
+      for (int i = 0; i < 3; ++i) {
+        add_convolution(checked_mul(heads, geometry.key_head_dim));
+      }
+      add_state({heads, geometry.key_head_dim, geometry.key_head_dim});
+      break;
+    }
+    case RecurrentKind::mamba1: {
+      const std::int64_t inner = share("inner_size", geometry.inner_size);
+      add_convolution(inner);
+      add_state({inner, geometry.state_size});
+      break;
+    }
+    case RecurrentKind::mamba2: {
+      require(geometry.num_groups >= 0, ErrorCode::invalid_argument,
+              "recurrent_state_spec: num_groups is ", geometry.num_groups, ", expected 0 or more");
+      const std::int64_t groups = ceil_div(geometry.num_groups, ranks);
+      add_convolution(checked_add(share("inner_size", geometry.inner_size),
+                                  checked_mul(checked_mul(2, groups), geometry.state_size)));
+      add_state(
+          {share("num_heads", geometry.num_heads), geometry.value_head_dim, geometry.state_size});
+      break;
+    }
+    case RecurrentKind::lightning:
+      add_state(
+          {share("num_heads", geometry.num_heads), geometry.key_head_dim, geometry.key_head_dim});
+      break;
+    case RecurrentKind::short_convolution:
+      add_convolution(share("inner_size", geometry.inner_size));
+      break;
+  }
+  static_cast<void>(spec.page_size_bytes());
+  return spec;
+}
+
+}  // namespace turboquant

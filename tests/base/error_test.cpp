@@ -1,0 +1,76 @@
+#include <turboquant/base/config.hpp>
+#include <turboquant/base/error.hpp>
+
+#include <support/error_of.hpp>
+
+#include <doctest/doctest.h>
+
+#include <initializer_list>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+using namespace turboquant;  // NOLINT(google-build-using-namespace)
+
+static_assert(has_exceptions);
+static_assert(version == TURBOQUANT_VERSION_MAJOR * 10000 + TURBOQUANT_VERSION_MINOR * 100 +
+                             TURBOQUANT_VERSION_PATCH);
+static_assert(std::is_base_of_v<std::runtime_error, Error>);
+static_assert(std::is_nothrow_copy_constructible_v<Error>);
+
+namespace {
+
+/// Counts how often it is written.
+struct Loud {
+  int* written;
+};
+
+template <class Stream>
+Stream& operator<<(Stream& stream, const Loud& loud) {
+  ++*loud.written;
+  stream << "loud";
+  return stream;
+}
+
+}  // namespace
+
+TEST_CASE("fail throws the parts one after another with the code") {
+  const std::string message = test::error_of(ErrorCode::shape_mismatch, [] {
+    fail(ErrorCode::shape_mismatch, "f: size is ", 28, ", expected ", 32U);
+  });
+  CHECK(message == "f: size is 28, expected 32");
+}
+
+TEST_CASE("numbers are written so that they can be told apart") {
+  const std::string message = test::error_of(
+      ErrorCode::non_finite, [] { fail(ErrorCode::non_finite, 0.1, " ", -0.0, " ", 1.0F / 3.0F); });
+  CHECK(message == "0.10000000000000001 -0 0.3333333432674408");
+}
+
+TEST_CASE("require is silent and writes nothing when its condition holds") {
+  int written = 0;
+  require(true, ErrorCode::io, Loud{&written});
+  CHECK(written == 0);
+  test::error_of(ErrorCode::io, [&] { require(false, ErrorCode::io, Loud{&written}); });
+  CHECK(written == 1);
+}
+
+TEST_CASE("an Error can be caught as std::runtime_error and std::exception") {
+  CHECK_THROWS_AS(fail(ErrorCode::format, "x"), const std::runtime_error&);
+  CHECK_THROWS_AS(fail(ErrorCode::format, "x"), const std::exception&);
+}
+
+TEST_CASE("every code has a name of its own") {
+  std::set<std::string_view> names;
+  for (const ErrorCode code :
+       {ErrorCode::invalid_argument, ErrorCode::shape_mismatch, ErrorCode::non_finite,
+        ErrorCode::out_of_range, ErrorCode::overflow, ErrorCode::capacity, ErrorCode::unsupported,
+        ErrorCode::format, ErrorCode::io, ErrorCode::not_initialized}) {
+    names.insert(to_string(code));
+  }
+  CHECK(names.size() == 10);
+  CHECK(names.count("unknown") == 0);
+  CHECK(to_string(static_cast<ErrorCode>(255)) == "unknown");
+}

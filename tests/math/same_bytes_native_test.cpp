@@ -1,0 +1,1 @@
+#include <math/same_bytes.hpp>

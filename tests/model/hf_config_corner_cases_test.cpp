@@ -1,0 +1,271 @@
+#include <turboquant/model/hf_config.hpp>
+
+#include <doctest/doctest.h>
+
+#include "error_checks.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+using namespace turboquant;
+using turboquant::test::error_of;
+using turboquant::test::mentions;
+
+namespace {
+
+using Indices = std::vector<std::int64_t>;
+
+/// A four-layer model with `fields` after num_hidden_layers.
+ModelConfig four_layers(const std::string& fields) {
+  return parse_model_config(R"({"num_hidden_layers":4)" + (fields.empty() ? "" : "," + fields) +
+                            "}");
+}
+
+void refuse(const std::string& fields, std::string_view part, ErrorCode code = ErrorCode::format) {
+  CAPTURE(fields);
+  const std::string message = error_of(code, [&] { (void)four_layers(fields); });
+  CHECK_MESSAGE(mentions(message, part), message);
+}
+
+}  // namespace
+
+TEST_CASE("an explicit null is an absent field, for every field that is read") {
+  const ModelConfig model = four_layers(
+      R"("text_config":null,"llm_config":null,"thinker_config":null,"layer_types":null,)"
+      R"("layers_block_type":null,"attn_type_list":null,"hybrid_override_pattern":null,)"
+      R"("hybrid_layer_pattern":null,"block_types":null,"linear_attn_config":null,)"
+      R"("full_attn_idxs":null,"attn_layer_indices":null,"hybrid_layer_ids":null,)"
+      R"("attn_layer_period":null,"attn_layer_offset":null,"mamba_step":null,"mb_per_layer":null,)"
+      R"("full_attention_interval":null,"no_rope_layers":null,"no_rope_layer_interval":null,)"
+      R"("sliding_window_pattern":null,"sliding_window":null,"block_configs":null,)"
+      R"("num_key_value_heads":null,"head_dim":null,"num_global_key_value_heads":null,)"
+      R"("global_head_dim":null,"num_kv_shared_layers":null,"kv_lora_rank":null,)"
+      R"("num_nextn_predict_layers":null,"model_type":null,"torch_dtype":null,)"
+      R"("mamba_d_state":null,"cross_attention_layers":null,"attention_multiplier":null,)"
+      R"("num_attention_heads":32,"hidden_size":4096)");
+  CHECK(model.full_attention_layers() == Indices{0, 1, 2, 3});
+  CHECK(model.layers[0].num_kv_heads == 32);
+  CHECK(model.layers[0].head_size == 128);
+  CHECK(model.layer_rule == "dense");
+}
+
+TEST_CASE("an explicit head_dim wins over hidden_size / heads") {
+  const ModelConfig model =
+      four_layers(R"("hidden_size":3584,"num_attention_heads":16,"head_dim":256)");
+  CHECK(model.layers[0].head_size == 256);
+  CHECK(four_layers(R"("hidden_size":3584,"num_attention_heads":16)").layers[0].head_size == 224);
+  CHECK(four_layers(R"("hidden_size":2560,"num_attention_heads":32,"attention_head_dim":160)")
+            .layers[0]
+            .head_size == 160);
+  refuse(R"("hidden_size":3584,"num_attention_heads":0)", "num_attention_heads is 0");
+  refuse(R"("hidden_size":3584,"num_attention_heads":-16)", "num_attention_heads is -16");
+  refuse(R"("num_attention_heads":16,"head_dim":0)", "head_dim is 0");
+  refuse(R"("num_attention_heads":16,"head_dim":-1)", "head_dim is -1");
+  refuse(R"("hidden_size":3585,"num_attention_heads":16)", "expected a multiple");
+  refuse(R"("num_key_value_heads":0,"num_attention_heads":16)", "num_key_value_heads is 0");
+}
+
+TEST_CASE("widths that the file does not give stay unknown") {
+  const ModelConfig model = four_layers("");
+  CHECK_FALSE(model.layers[0].head_size.has_value());
+  CHECK_FALSE(model.layers[0].num_kv_heads.has_value());
+}
+
+TEST_CASE("widths per kind of layer") {
+  const std::string types =
+      R"("layer_types":["sliding_attention","sliding_attention","sliding_attention","full_attention"],)"
+      R"("sliding_window":512,"num_attention_heads":8,"num_key_value_heads":4,"head_dim":256)";
+  const ModelConfig global =
+      four_layers(types + R"(,"global_head_dim":512,"num_global_key_value_heads":1)");
+  CHECK(global.layers[0].head_size == 256);
+  CHECK(global.layers[0].num_kv_heads == 4);
+  CHECK(global.layers[3].head_size == 512);
+  CHECK(global.layers[3].num_kv_heads == 1);
+  CHECK(four_layers(types + R"(,"global_head_dim":512,"num_global_key_value_heads":null)")
+            .layers[3]
+            .num_kv_heads == 4);
+  const ModelConfig mimo = parse_model_config(
+      R"({"num_hidden_layers":2,"hybrid_layer_pattern":[0,1],"sliding_window":128,"head_dim":192,)"
+      R"("v_head_dim":128,"num_attention_heads":64,"num_key_value_heads":4,"swa_head_dim":96,)"
+      R"("swa_v_head_dim":64,"swa_num_key_value_heads":8})");
+  CHECK(mimo.layers[0].head_size == 192);
+  CHECK(mimo.layers[0].head_size_v == 128);
+  CHECK(mimo.layers[1].head_size == 96);
+  CHECK(mimo.layers[1].head_size_v == 64);
+  CHECK(mimo.layers[1].num_kv_heads == 8);
+}
+
+TEST_CASE("KV heads per layer") {
+  const ModelConfig elm =
+      parse_model_config(R"({"model_type":"openelm","num_transformer_layers":20,"head_dim":64,)"
+                         R"("num_kv_heads":[3,3,3,4,4,4,4,4,4,4,5,5,5,5,5,5,6,6,6,6]})");
+  REQUIRE(elm.full_attention_layers().size() == 20);
+  std::int64_t elements = 0;
+  for (const LayerConfig& layer : elm.layers) {
+    elements += 2 * *layer.num_kv_heads * *layer.head_size;
+  }
+  CHECK(elements == 11648);
+  refuse(R"("num_key_value_heads":[8,8,8])", "has 3 entries");
+  refuse(R"("num_key_value_heads":[8,8,-8,8])", "num_key_value_heads[2] is -8");
+  refuse(R"("num_key_value_heads":[8,0,8,8],"layer_types":["full_attention","full_attention",)"
+         R"("full_attention","full_attention"])",
+         "num_key_value_heads[1] is 0");
+  const ModelConfig nas = four_layers(
+      R"("num_attention_heads":64,"hidden_size":8192,"block_configs":[)"
+      R"({"attention":{"n_heads_in_group":8}},{"attention":{"no_op":true,"n_heads_in_group":null}},)"
+      R"({"attention":{"replace_with_linear":true}},{"attention":{"n_heads_in_group":16}}])");
+  CHECK(nas.full_attention_layers() == Indices{0, 3});
+  CHECK_FALSE(nas.is_hybrid());
+  CHECK(nas.layers[0].num_kv_heads == 8);
+  CHECK(nas.layers[3].num_kv_heads == 4);
+}
+
+TEST_CASE("multi-query spellings") {
+  CHECK(four_layers(R"("num_attention_heads":71,"multi_query":true)").layers[0].num_kv_heads == 1);
+  CHECK(four_layers(R"("num_attention_heads":128,"multi_query":true,"num_kv_heads":8,)"
+                    R"("new_decoder_architecture":true)")
+            .layers[0]
+            .num_kv_heads == 8);
+  CHECK(parse_model_config(R"({"n_layers":4,"n_heads":48,"d_model":6144,)"
+                           R"("attn_config":{"kv_n_heads":8}})")
+            .layers[0]
+            .num_kv_heads == 8);
+}
+
+TEST_CASE("layers that share an earlier cache") {
+  const std::string types =
+      R"("layer_types":["sliding_attention","full_attention","sliding_attention","full_attention"],)"
+      R"("sliding_window":512)";
+  const ModelConfig model = four_layers(types + R"(,"num_kv_shared_layers":2)");
+  CHECK(model.cache_owner(2) == 0);
+  CHECK(model.cache_owner(3) == 1);
+  CHECK(model.full_attention_layers() == Indices{1, 3});
+  refuse(types + R"(,"num_kv_shared_layers":3)", "expected an earlier full layer");
+  refuse(types + R"(,"num_kv_shared_layers":4)", "num_kv_shared_layers is 4");
+  refuse(types + R"(,"num_kv_shared_layers":-1)", "num_kv_shared_layers is -1");
+}
+
+TEST_CASE("multi-token-prediction layers stay apart") {
+  const ModelConfig model = parse_model_config(
+      R"({"model_type":"qwen3_next","num_hidden_layers":48,"num_nextn_predict_layers":1})");
+  CHECK(model.num_layers() == 48);
+  CHECK(model.full_attention_layers().size() == 12);
+  CHECK(model.mtp_layers == Indices{48});
+  // A list that names them too is cut to the main stack.
+  const ModelConfig listed = parse_model_config(
+      R"({"num_hidden_layers":2,"num_nextn_predict_layers":1,)"
+      R"("layer_types":["sliding_attention","full_attention","full_attention"],"sliding_window":64})");
+  CHECK(listed.full_attention_layers() == Indices{1});
+  CHECK(listed.mtp_layers == Indices{2});
+  refuse(R"("layer_types":["full_attention","mamba","mamba"])", "has 3 entries");
+  refuse(R"("layer_types":["mamba","mamba","mamba","mamba","full_attention"])", "has 5 entries");
+  refuse(R"("layer_types":[])", "has 0 entries");
+  refuse(R"("num_nextn_predict_layers":-1)", "num_nextn_predict_layers");
+}
+
+TEST_CASE("layer-type names map to documented classes; unknown ones are errors") {
+  const auto one = [](const std::string& name) {
+    return parse_model_config(R"({"num_hidden_layers":1,"layer_types":[")" + name + "\"]}")
+        .layers[0];
+  };
+  for (const std::string name : {"full_attention", "attention", "global_attention"}) {
+    CHECK(one(name).attention == AttentionKind::full);
+    CHECK_FALSE(one(name).is_sparse);
+  }
+  for (const std::string name :
+       {"indexed_attention", "deepseek_sparse_attention", "minimax_m3_sparse"}) {
+    CHECK(one(name).attention == AttentionKind::full);
+    CHECK(one(name).is_sparse);
+    const ModelConfig model =
+        parse_model_config(R"({"num_hidden_layers":1,"layer_types":[")" + name + "\"]}");
+    CHECK(mentions(model.notes.front(), "indexer"));
+  }
+  CHECK(one("sliding_attention").attention == AttentionKind::sliding);
+  CHECK(one("chunked_attention").attention == AttentionKind::chunked);
+  CHECK(one("hybrid").attention == AttentionKind::full);
+  CHECK(one("hybrid").has_recurrent_state);
+  CHECK(one("hybrid_sliding").attention == AttentionKind::sliding);
+  CHECK(one("hybrid_sliding").has_recurrent_state);
+  for (const std::string name : {"linear_attention", "mamba", "mamba2", "conv", "recurrent"}) {
+    CHECK(one(name).attention == AttentionKind::none);
+    CHECK(one(name).has_recurrent_state);
+  }
+  for (const std::string name : {"mlp", "moe"}) {
+    CHECK(one(name).attention == AttentionKind::none);
+    CHECK_FALSE(one(name).has_recurrent_state);
+  }
+  for (const std::string name : {"foo_attention", "", "Full_Attention", "full_attention "}) {
+    const std::string message = error_of(ErrorCode::unsupported, [&] { (void)one(name); });
+    CHECK(mentions(message, "layer_types[0] is \"" + name + '"'));
+  }
+}
+
+TEST_CASE("a hybrid whose attention layers nothing names is refused") {
+  for (const std::string fields :
+       {R"("mamba_d_state":128)", R"("linear_num_value_heads":32)", R"("conv_L_cache":3)",
+        R"("ssm_state_size":128)", R"("lru_width":2560)", R"("model_type":"nemotron_h")",
+        R"("model_type":"minimax_text_01")", R"("model_type":"kimi_linear")",
+        R"("model_type":"zamba2")", R"("linear_attn_config":{"kda_layers":[1]})",
+        R"("state_size":16,"model_type":"new_hybrid","num_attention_heads":8)"}) {
+    CAPTURE(fields);
+    const std::string message =
+        error_of(ErrorCode::unsupported, [&] { (void)four_layers(fields); });
+    CHECK(mentions(message, "nothing that names its attention layers"));
+    for (const std::string_view looked_for :
+         {"layer_types", "layers_block_type", "attn_type_list", "hybrid_override_pattern",
+          "linear_attn_config", "full_attn_idxs", "attn_layer_indices", "hybrid_layer_ids",
+          "attn_layer_period", "mamba_step", "mb_per_layer", "full_attention_interval"}) {
+      CHECK(mentions(message, looked_for));
+    }
+  }
+}
+
+TEST_CASE("dense and attention-free models") {
+  const ModelConfig llama = parse_model_config(
+      R"({"model_type":"llama","num_hidden_layers":32,"num_attention_heads":32,"hidden_size":4096})");
+  CHECK(llama.full_attention_layers().size() == 32);
+  CHECK(llama.attention_presence() == AttentionPresence::full);
+  for (const std::string type : {"mamba", "mamba2", "falcon_mamba", "rwkv"}) {
+    const ModelConfig model = four_layers(R"("model_type":")" + type + R"(","state_size":16)");
+    CHECK(model.full_attention_layers().empty());
+    CHECK(model.attention_presence() == AttentionPresence::none);
+    CHECK(model.recurrent_layers().size() == 4);
+  }
+  const ModelConfig gemma = four_layers(
+      R"("model_type":"recurrent_gemma","block_types":["recurrent","recurrent","attention"],)"
+      R"("attention_window_size":2048,"lru_width":2560)");
+  CHECK(gemma.attention_presence() == AttentionPresence::windowed_only);
+  CHECK(gemma.layers[2].window == 2048);
+  CHECK(gemma.recurrent_layers() == Indices{0, 1, 3});
+  const ModelConfig vision = four_layers(R"("cross_attention_layers":[1,3])");
+  CHECK(vision.full_attention_layers() == Indices{0, 2});
+  CHECK_FALSE(vision.notes.empty());
+}
+
+TEST_CASE("latent attention") {
+  const ModelConfig model = four_layers(
+      R"("kv_lora_rank":512,"qk_rope_head_dim":64,"num_attention_heads":128,"hidden_size":7168)");
+  CHECK(model.mla->latent_width() == 576);
+  CHECK(model.layers[3].is_mla);
+  refuse(R"("kv_lora_rank":512)", "no qk_rope_head_dim");
+  refuse(R"("kv_lora_rank":0,"qk_rope_head_dim":64)", "kv_lora_rank is 0");
+  refuse(R"("kv_lora_rank":512,"qk_rope_head_dim":-64)", "qk_rope_head_dim is -64");
+}
+
+TEST_CASE("element type and scale") {
+  CHECK(four_layers(R"("torch_dtype":"float16")").dtype == CacheDType::float16);
+  CHECK(four_layers(R"("dtype":"float32","torch_dtype":"float16")").dtype == CacheDType::float32);
+  CHECK(parse_model_config(R"({"text_config":{"num_hidden_layers":1},"torch_dtype":"float16"})")
+            .dtype == CacheDType::float16);
+  const ModelConfig assumed = four_layers(R"("torch_dtype":"auto")");
+  CHECK(assumed.dtype == CacheDType::bfloat16);
+  CHECK(mentions(assumed.notes.back(), "auto"));
+  CHECK(four_layers("").notes.size() == 1);
+  CHECK(four_layers(R"("query_pre_attn_scalar":256)").attention_scale == 1.0 / 16.0);
+  CHECK_FALSE(four_layers("").attention_scale.has_value());
+  refuse(R"("query_pre_attn_scalar":-256)", "query_pre_attn_scalar");
+  refuse(R"("attention_multiplier":NaN)", "attention_multiplier is");
+  refuse(R"("attention_multiplier":"0.5")", "attention_multiplier is");
+}
