@@ -1,0 +1,394 @@
+#pragma once
+
+/// @file
+/// The header of a safetensors file: which tensors it holds, of which type and shape, and where.
+///
+/// Layout of a file: an unsigned 64-bit little-endian length N, N bytes of JSON that begin with
+/// '{', then the data. The JSON maps each tensor's name to its `dtype`, `shape` and `data_offsets`
+/// [begin, end), counted from the first data byte; the name `__metadata__` maps strings to strings.
+/// Data is row-major and little-endian; the tensors cover it without gap or overlap.
+
+#include <turboquant/base/error.hpp>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace turboquant {
+
+/// An element type of the safetensors format.
+struct TensorType {
+  std::string_view name;  ///< spelling in the file, for example "BF16"
+  int bits = 0;           ///< bits of one element
+
+  friend constexpr bool operator==(const TensorType& a, const TensorType& b) noexcept {
+    return a.name == b.name;
+  }
+};
+
+/// Every element type that the format defines.
+inline constexpr std::array<TensorType, 20> tensor_types{{
+    {"BOOL", 8}, {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
+    {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"I16", 16},
+    {"U16", 16}, {"F16", 16},    {"BF16", 16},   {"I32", 32},    {"U32", 32},
+    {"F32", 32}, {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64},
+}};
+
+/// One tensor of a file.
+struct TensorEntry {
+  std::string name;
+  TensorType type;
+  std::vector<std::int64_t> shape;  ///< row-major; empty for a scalar
+  std::int64_t num_elements = 0;
+  std::int64_t begin = 0;  ///< first byte, counted from the start of the data
+  std::int64_t end = 0;    ///< one past the last byte
+};
+
+/// The checked contents of a header.
+struct SafetensorsHeader {
+  std::vector<TensorEntry> tensors;             ///< in the order of their bytes
+  std::map<std::string, std::string> metadata;  ///< `__metadata__`
+};
+
+/// The longest header that is read, in bytes; the limit of the format.
+inline constexpr std::int64_t safetensors_max_header_bytes = 100'000'000;
+
+/// The most extents that a shape may have.
+inline constexpr std::size_t safetensors_max_rank = 16;
+
+namespace detail {
+
+/// `text` between quotes on one line: control bytes become '?', and what exceeds `limit` bytes is
+/// cut.
+[[nodiscard]] inline std::string in_quotes(std::string_view text, std::size_t limit = 80) {
+  std::string result = "'";
+  for (const char c : text.substr(0, limit)) {
+    const auto byte = static_cast<unsigned char>(c);
+    result += byte < 0x20 || byte == 0x7F ? '?' : c;
+  }
+  result += text.size() > limit ? "...'" : "'";
+  return result;
+}
+
+/// "(1024, 3, 64)".
+[[nodiscard]] inline std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string result = "(";
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    result += i == 0 ? "" : ", ";
+    result += std::to_string(shape[i]);
+  }
+  result += ")";
+  return result;
+}
+
+/// Receives the events of the JSON parser, which does not recurse, and keeps only checked entries:
+/// no tree is built, and the three levels of a header are the only ones that are entered.
+class SafetensorsSax {
+ public:
+  using Json = nlohmann::json;
+
+  SafetensorsSax(SafetensorsHeader& header, std::string_view source)
+      : header_(header), source_(source) {}
+
+  bool null() { return wrong_kind("null"); }
+  bool boolean(bool value) { return wrong_kind(value ? "true" : "false"); }
+  bool binary(Json::binary_t& /*value*/) { return wrong_kind("binary"); }
+
+  bool number_integer(Json::number_integer_t value) {
+    check_number_place();
+    // The parser calls this for a minus sign only.
+    reject(place(), " is ", value == 0 ? "-" : "", value,
+           " (negative), expected a non-negative integer");
+  }
+
+  bool number_unsigned(Json::number_unsigned_t value) {
+    check_number_place();
+    if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+      reject_huge(std::to_string(value));
+    }
+    check_count();
+    numbers_.push_back(static_cast<std::int64_t>(value));
+    return true;
+  }
+
+  bool number_float(Json::number_float_t /*value*/, const std::string& digits) {
+    check_number_place();
+    if (digits.find_first_of(".eE") == std::string::npos) {
+      reject_huge(in_quotes(digits, 40));
+    }
+    reject(place(), " is ", in_quotes(digits, 40),
+           " (with a fraction or exponent), expected a plain integer");
+  }
+
+  bool string(std::string& value) {
+    if (depth_ == 2 && in_metadata_) {
+      header_.metadata[field_] = std::move(value);
+    } else if (depth_ == 2 && field_ == "dtype") {
+      const auto* const type = std::find_if(tensor_types.begin(), tensor_types.end(),
+                                            [&](const TensorType& t) { return t.name == value; });
+      if (type == tensor_types.end()) {
+        reject(place(), " is ", in_quotes(value), " (unknown), expected one of ", known_types());
+      }
+      entry_.type = *type;
+    } else {
+      wrong_kind("a string");
+    }
+    return true;
+  }
+
+  bool start_object(std::size_t /*size*/) {
+    check_depth();
+    if (depth_ >= 2) {
+      wrong_kind("an object");
+    }
+    ++depth_;
+    if (depth_ == 2) {
+      in_metadata_ = entry_.name == "__metadata__";
+      fields_.clear();
+    }
+    return true;
+  }
+
+  bool key(std::string& name) {
+    if (depth_ == 1) {
+      if (!names_.insert(name).second) {
+        reject("tensor ", in_quotes(name), " appears twice, expected distinct names");
+      }
+      entry_ = {};
+      entry_.name = std::move(name);
+      return true;
+    }
+    if (!in_metadata_ && name != "dtype" && name != "shape" && name != "data_offsets") {
+      reject("tensor ", in_quotes(entry_.name), " has the unknown field ", in_quotes(name),
+             ", expected dtype, shape and data_offsets");
+    }
+    if (!fields_.insert(name).second) {
+      reject("tensor ", in_quotes(entry_.name), " has the field ", in_quotes(name),
+             " twice, expected it once");
+    }
+    field_ = std::move(name);
+    return true;
+  }
+
+  bool end_object() {
+    --depth_;
+    if (depth_ == 1 && !in_metadata_) {
+      for (const char* const required : {"dtype", "shape", "data_offsets"}) {
+        if (!fields_.contains(required)) {
+          reject("tensor ", in_quotes(entry_.name), " has no ", required,
+                 ", expected dtype, shape and data_offsets");
+        }
+      }
+      header_.tensors.push_back(std::move(entry_));
+    }
+    return true;
+  }
+
+  bool start_array(std::size_t /*size*/) {
+    check_depth();
+    if (depth_ != 2 || in_metadata_ || field_ == "dtype") {
+      wrong_kind("an array");
+    }
+    ++depth_;
+    numbers_.clear();
+    return true;
+  }
+
+  bool end_array() {
+    --depth_;
+    if (field_ == "shape") {
+      entry_.shape = numbers_;
+      return true;
+    }
+    if (numbers_.size() != 2) {
+      reject("tensor ", in_quotes(entry_.name), ": data_offsets has ", numbers_.size(),
+             " numbers, expected 2 (begin and end)");
+    }
+    entry_.begin = numbers_[0];
+    entry_.end = numbers_[1];
+    return true;
+  }
+
+  bool parse_error(std::size_t position, const std::string& /*token*/,
+                   const Json::exception& error) {
+    // The parser's text opens with its own class and position.
+    std::string_view text = error.what();
+    const std::size_t cause = text.find("syntax error");
+    text.remove_prefix(cause != std::string_view::npos ? cause : text.find(' ') + 1);
+    reject("the header is not valid JSON at its byte ", position, ": ", in_quotes(text, 160));
+  }
+
+ private:
+  template <class... Parts>
+  [[noreturn]] void reject(const Parts&... parts) const {
+    fail(ErrorCode::format, source_, ": ", parts...);
+  }
+
+  [[noreturn]] void reject_huge(const std::string& digits) const {
+    fail(ErrorCode::overflow, source_, ": ", place(), " is ", digits,
+         ", which exceeds the 64-bit limit 9223372036854775807");
+  }
+
+  /// Rejects a value of a kind that has no business where it stands.
+  [[noreturn]] bool wrong_kind(const char* kind) const {
+    const char* expected = "an array of integers";
+    if (depth_ == 1) {
+      expected = "an object";
+    } else if (depth_ == 3) {
+      expected = "an integer";
+    } else if (in_metadata_ || field_ == "dtype") {
+      expected = "a string";
+    }
+    reject(place(), " is ", kind, ", expected ", expected);
+  }
+
+  void check_number_place() const {
+    if (depth_ != 3) {
+      wrong_kind("a number");
+    }
+  }
+
+  void check_count() const {
+    if (field_ == "shape" && numbers_.size() == safetensors_max_rank) {
+      reject("tensor ", in_quotes(entry_.name), ": shape has more than ", safetensors_max_rank,
+             " extents");
+    }
+    if (field_ == "data_offsets" && numbers_.size() == 2) {
+      reject("tensor ", in_quotes(entry_.name),
+             ": data_offsets has more than 2 numbers, expected begin and end");
+    }
+  }
+
+  void check_depth() const {
+    if (depth_ == 3) {
+      reject(place(), " is nested deeper than the 3 levels of a header");
+    }
+  }
+
+  /// Names the value that is being read: "tensor 'x': shape[1]".
+  [[nodiscard]] std::string place() const {
+    std::string text = "metadata";
+    if (!in_metadata_ || depth_ == 1) {
+      text = "tensor ";
+      text += in_quotes(entry_.name);
+    }
+    if (depth_ > 1) {
+      text += ": ";
+      text += in_metadata_ ? in_quotes(field_) : field_;
+    }
+    if (depth_ == 3) {
+      text += "[";
+      text += std::to_string(numbers_.size());
+      text += "]";
+    }
+    return text;
+  }
+
+  [[nodiscard]] static std::string known_types() {
+    std::string text;
+    for (const TensorType& type : tensor_types) {
+      text += text.empty() ? "" : " ";
+      text += type.name;
+    }
+    return text;
+  }
+
+  SafetensorsHeader& header_;
+  std::string_view source_;
+  int depth_ = 0;
+  bool in_metadata_ = false;
+  TensorEntry entry_;
+  std::string field_;
+  std::vector<std::int64_t> numbers_;
+  std::set<std::string, std::less<>> names_;
+  std::set<std::string, std::less<>> fields_;
+};
+
+/// Checks that the bytes of a tensor are those of its shape, inside the data; sets `num_elements`.
+inline void check_tensor_entry(TensorEntry& entry, std::int64_t data_bytes,
+                               std::string_view source) {
+  const std::int64_t limit = std::numeric_limits<std::int64_t>::max() / entry.type.bits;
+  std::int64_t count = 1;
+  for (const std::int64_t extent : entry.shape) {
+    require(extent == 0 || count <= limit / extent, ErrorCode::overflow, source, ": tensor ",
+            in_quotes(entry.name), ": shape ", shape_text(entry.shape), " of ", entry.type.name,
+            " exceeds 64 bits");
+    count *= extent;
+  }
+  const std::int64_t bits = count * entry.type.bits;
+  require(entry.begin <= entry.end, ErrorCode::format, source, ": tensor ", in_quotes(entry.name),
+          ": data_offsets begin at ", entry.begin, " and end at ", entry.end,
+          ", expected begin <= end");
+  require(bits % 8 == 0 && bits / 8 == entry.end - entry.begin, ErrorCode::shape_mismatch, source,
+          ": tensor ", in_quotes(entry.name), ": data_offsets span ", entry.end - entry.begin,
+          " bytes, expected ", bits / 8, " for shape ", shape_text(entry.shape), " of ",
+          entry.type.name);
+  require(entry.end <= data_bytes, ErrorCode::format, source, ": tensor ", in_quotes(entry.name),
+          " ends at data byte ", entry.end, ", but the file holds only ", data_bytes,
+          " (truncated, or a wrong offset)");
+  entry.num_elements = count;
+}
+
+/// Checks that the tensors, which it sorts by place, cover the data without gap or overlap.
+inline void check_tensor_places(std::vector<TensorEntry>& tensors, std::int64_t data_bytes,
+                                std::string_view source) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  std::int64_t covered = 0;
+  const TensorEntry* previous = nullptr;
+  for (const TensorEntry& entry : tensors) {
+    require(entry.begin >= covered, ErrorCode::format, source, ": tensor ", in_quotes(entry.name),
+            " begins at data byte ", entry.begin, " and overlaps tensor ",
+            in_quotes(previous == nullptr ? "" : previous->name), ", which ends at ", covered);
+    require(entry.begin == covered, ErrorCode::format, source, ": the data bytes from ", covered,
+            " to ", entry.begin, ", before tensor ", in_quotes(entry.name),
+            ", belong to no tensor");
+    covered = entry.end;
+    previous = &entry;
+  }
+  require(covered == data_bytes, ErrorCode::format, source, ": ", data_bytes - covered,
+          " bytes follow the last tensor, which ends at data byte ", covered);
+}
+
+}  // namespace detail
+
+/// Parses and checks the JSON of a header whose file holds `data_bytes` bytes after it.
+///
+/// Rejected: anything but a header of the documented form; duplicate names and fields; numbers that
+/// are negative, fractional or beyond 64 bits; unknown types; byte ranges that disagree with the
+/// shape, leave the data, overlap, or do not cover it.
+/// @param json    the header, UTF-8, beginning with '{'
+/// @param source  how messages name the file
+/// @throws Error(format, overflow or shape_mismatch), one line naming `source`, the tensor and the
+/// value. Complexity: O(json.size()) memory, O(n log n) time in the number of tensors;
+/// deterministic.
+[[nodiscard]] inline SafetensorsHeader parse_safetensors_header(std::string_view json,
+                                                                std::int64_t data_bytes,
+                                                                std::string_view source) {
+  require(!json.empty() && json.front() == '{', ErrorCode::format, source,
+          ": the header begins with ",
+          json.empty() ? "nothing" : detail::in_quotes(json.substr(0, 1)), ", expected '{'");
+  SafetensorsHeader header;
+  detail::SafetensorsSax sax(header, source);
+  // Every error inside throws; the result only repeats that none occurred.
+  require(nlohmann::json::sax_parse(json.begin(), json.end(), &sax), ErrorCode::format, source,
+          ": the header is not valid JSON");
+  for (TensorEntry& entry : header.tensors) {
+    detail::check_tensor_entry(entry, data_bytes, source);
+  }
+  detail::check_tensor_places(header.tensors, data_bytes, source);
+  return header;
+}
+
+}  // namespace turboquant
