@@ -22,6 +22,7 @@ int main() {
 
   std::vector<float> scores(tokens);  // inner products with the first key, straight from the codes
   quantizer.scores(std::span(keys).first(head_dim), encoded, scores);
-  std::printf("%zu bytes instead of %zu in bf16; <k0, k0> is %.2f, <k0, k1> is %.2f\n", encoded.bytes(),
-              keys.size() * 2, static_cast<double>(scores[0]), static_cast<double>(scores[1]));
+  std::printf("%zu bytes instead of %zu in bf16; <k0, k0> is %.2f, <k0, k1> is %.2f\n",
+              encoded.bytes(), keys.size() * 2, static_cast<double>(scores[0]),
+              static_cast<double>(scores[1]));
 }

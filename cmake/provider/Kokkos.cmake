@@ -43,13 +43,13 @@ function(turboquant_openmp_works out)
   file(WRITE "${program}" "#include <omp.h>\nint main() { return omp_get_max_threads() > 0 ? 0 : 1; }\n")
   set(CMAKE_CXX_FLAGS "")
   try_compile(
-    works "${CMAKE_BINARY_DIR}/CMakeFiles/turboquant-openmp" "${program}"
+    turboquant_openmp_built "${CMAKE_BINARY_DIR}/CMakeFiles/turboquant-openmp" "${program}"
     COMPILE_DEFINITIONS -fopenmp ${ARGN}
     LINK_OPTIONS -fopenmp ${ARGN})
   set(${out}
-      ${works}
+      ${turboquant_openmp_built}
       PARENT_SCOPE)
-  unset(works CACHE)
+  unset(turboquant_openmp_built CACHE)
 endfunction()
 
 # turboquant_openmp(<step> <variable> <flags>): whether Kokkos can be built with OpenMP by this compiler,
@@ -75,7 +75,7 @@ function(turboquant_openmp step out flags)
     if(header AND library)
       get_filename_component(include "${header}" DIRECTORY)
       get_filename_component(directory "${library}" DIRECTORY)
-      set(found "-isystem;${include};-L${directory};-Wl,-rpath,${directory}")
+      set(found "-I${include};-L${directory};-Wl,-rpath,${directory}")
       turboquant_openmp_works(works ${found})
       if(works)
         turboquant_say(Kokkos ${step} "OpenMP runtime of clang: using ${prefix}")
@@ -102,14 +102,13 @@ function(turboquant_build_kokkos step source prefix flags)
   endif()
   turboquant_build_into(Kokkos ${step} "${source}" "${prefix}" ${options})
   if(flags AND EXISTS "${prefix}")
-    list(GET flags 1 include)
-    list(SUBLIST flags 2 -1 link)
+    list(POP_FRONT flags include)
+    string(REGEX REPLACE "^-I" "" include "${include}")
     file(GLOB_RECURSE config "${prefix}/*/KokkosConfig.cmake")
     file(APPEND "${config}"
          "
-set_property(TARGET Kokkos::kokkoscore APPEND PROPERTY INTERFACE_SYSTEM_INCLUDE_DIRECTORIES \"${include}\")
 set_property(TARGET Kokkos::kokkoscore APPEND PROPERTY INTERFACE_INCLUDE_DIRECTORIES \"${include}\")
-set_property(TARGET Kokkos::kokkoscore APPEND PROPERTY INTERFACE_LINK_OPTIONS \"${link}\")
+set_property(TARGET Kokkos::kokkoscore APPEND PROPERTY INTERFACE_LINK_OPTIONS \"${flags}\")
 ")
   endif()
 endfunction()

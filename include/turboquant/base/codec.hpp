@@ -7,7 +7,8 @@ namespace turboquant {
 /// How a key vector is stored.
 enum class KeyCodec : std::uint8_t {
   mse,            ///< Algorithm 1: rotated, codebook codes and one fp16 scale
-  inner_product,  ///< Algorithm 2: codes of one bit less, one sketch sign per dimension, fp16 scale and residual scale
+  inner_product,  ///< Algorithm 2: codes of one bit less, one sketch sign per dimension, fp16 scale
+                  ///< and residual scale
   float8,         ///< one e4m3 byte per dimension, neither rotated nor scaled
 };
 

@@ -3,8 +3,8 @@
 /// @file
 /// Version, compiler requirements and annotations. The only header with conditional compilation.
 
-#include <cstdint>
 #include <cstddef>
+#include <cstdint>
 
 #define TURBOQUANT_VERSION_MAJOR 0
 #define TURBOQUANT_VERSION_MINOR 1
@@ -20,10 +20,11 @@
 #endif
 #undef TURBOQUANT_CPLUSPLUS
 
-// Finite-only arithmetic removes the tests for NaN and infinity on which input checks and masks rest, and
-// reassociation changes codes between builds.
+// Finite-only arithmetic removes the tests for NaN and infinity on which input checks and masks
+// rest, and reassociation changes codes between builds.
 #if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
-#error "TurboQuant cannot be compiled with -ffast-math or -ffinite-math-only (__FINITE_MATH_ONLY__ is 1)."
+#error \
+    "TurboQuant cannot be compiled with -ffast-math or -ffinite-math-only (__FINITE_MATH_ONLY__ is 1)."
 #endif
 #if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__)
 #error "TurboQuant cannot be compiled with -ffast-math or -fassociative-math."
@@ -40,7 +41,8 @@
 #define TURBOQUANT_FUNCTION
 #endif
 
-/// 1 when errors are thrown; 0 when the compiler has exceptions switched off and errors end the program.
+/// 1 when errors are thrown; 0 when the compiler has exceptions switched off and errors end the
+/// program.
 #if defined(__cpp_exceptions)
 #define TURBOQUANT_HAS_EXCEPTIONS 1
 #else
@@ -49,24 +51,26 @@
 
 namespace turboquant {
 
-/// True when errors are thrown as `Error`; false when they are printed to stderr and end the program.
+/// True when errors are thrown as `Error`; false when they are printed to stderr and end the
+/// program.
 inline constexpr bool has_exceptions = TURBOQUANT_HAS_EXCEPTIONS != 0;
 
 /// The library's version as `major * 10000 + minor * 100 + patch`.
-inline constexpr int version = TURBOQUANT_VERSION_MAJOR * 10000 + TURBOQUANT_VERSION_MINOR * 100 +
-                               TURBOQUANT_VERSION_PATCH;
+inline constexpr int version =
+    TURBOQUANT_VERSION_MAJOR * 10000 + TURBOQUANT_VERSION_MINOR * 100 + TURBOQUANT_VERSION_PATCH;
 
 }  // namespace turboquant
 
-/// Throws `exception`, or prints its message to stderr and aborts where exceptions are switched off.
+/// Throws `exception`, or prints its message to stderr and aborts where exceptions are switched
+/// off.
 #if TURBOQUANT_HAS_EXCEPTIONS
 #define TURBOQUANT_THROW(exception) throw exception
 #else
 #include <cstdio>
 #include <cstdlib>
-#define TURBOQUANT_THROW(exception)                              \
-  do {                                                           \
+#define TURBOQUANT_THROW(exception)                               \
+  do {                                                            \
     std::fprintf(stderr, "turboquant: %s\n", (exception).what()); \
-    std::abort();                                                \
+    std::abort();                                                 \
   } while (false)
 #endif

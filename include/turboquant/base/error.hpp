@@ -42,8 +42,8 @@ enum class ErrorCode {
 
 /// The one exception type of the library.
 ///
-/// `what()` names the function, the argument, its value and what was expected. Compiled with exceptions
-/// switched off, the message goes to stderr and the program ends with `std::abort`.
+/// `what()` names the function, the argument, its value and what was expected. Compiled with
+/// exceptions switched off, the message goes to stderr and the program ends with `std::abort`.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}

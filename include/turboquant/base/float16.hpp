@@ -9,7 +9,8 @@ namespace turboquant {
 
 /// IEEE 754 binary16 as stored in caches; arithmetic happens in float.
 ///
-/// Conversions use integer operations only, so every compiler, flag and backend gives the same bits.
+/// Conversions use integer operations only, so every compiler, flag and backend gives the same
+/// bits.
 struct float16 {
   std::uint16_t bits = 0;
 

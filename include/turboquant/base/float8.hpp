@@ -7,12 +7,13 @@
 
 namespace turboquant {
 
-/// 8-bit float with 4 exponent and 3 mantissa bits, bias 7, no infinities ("e4m3fn" of the OCP 8-bit
-/// floating point specification): finite up to 448, NaN is 0x7F and 0xFF.
+/// 8-bit float with 4 exponent and 3 mantissa bits, bias 7, no infinities ("e4m3fn" of the OCP
+/// 8-bit floating point specification): finite up to 448, NaN is 0x7F and 0xFF.
 struct float8_e4m3 {
   std::uint8_t bits = 0;
 
-  /// The nearest value, ties to even; magnitudes above 448 (and infinity) saturate to 448, NaN stays NaN.
+  /// The nearest value, ties to even; magnitudes above 448 (and infinity) saturate to 448, NaN
+  /// stays NaN.
   [[nodiscard]] static constexpr TURBOQUANT_FUNCTION float8_e4m3 from_float(float value) noexcept {
     const auto f = std::bit_cast<std::uint32_t>(value);
     const auto sign = (f >> 24U) & 0x80U;

@@ -155,10 +155,10 @@ class SafetensorsFile {
             path_, ": tensor ", detail::in_quotes(entry.name), " has ", entry.num_elements,
             " elements, but out.size() is ", out.size());
     constexpr std::size_t chunk = chunk_bytes / element_bytes;
-    std::vector<unsigned char> bytes(std::min(out.size(), chunk) * element_bytes);
+    std::vector<unsigned char> bytes((std::min)(out.size(), chunk) * element_bytes);
     for (const bool write : {false, true}) {
       for (std::size_t done = 0; done < out.size(); done += chunk) {
-        const std::size_t count = std::min(chunk, out.size() - done);
+        const std::size_t count = (std::min)(chunk, out.size() - done);
         read_bytes(data_begin_ + entry.begin + static_cast<std::int64_t>(done * element_bytes),
                    std::span(bytes).first(count * element_bytes));
         for (std::size_t i = 0; i < count; ++i) {
@@ -171,7 +171,7 @@ class SafetensorsFile {
             out[done + i] = value;
           } else if constexpr (std::is_floating_point_v<Out>) {
             require(std::isfinite(value), ErrorCode::non_finite, path_, ": tensor ",
-                    detail::in_quotes(entry.name), " is ", std::isnan(value) ? "NaN" : "infinite",
+                    detail::in_quotes(entry.name), " is ", (std::isnan)(value) ? "NaN" : "infinite",
                     " at index ", detail::shape_text(index_of(entry, done + i)),
                     ", expected finite numbers");
           }

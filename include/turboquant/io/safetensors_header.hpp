@@ -113,7 +113,7 @@ class SafetensorsSax {
 
   bool number_unsigned(Json::number_unsigned_t value) {
     check_number_place();
-    if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+    if (value > static_cast<std::uint64_t>((std::numeric_limits<std::int64_t>::max)())) {
       reject_huge(std::to_string(value));
     }
     check_count();
@@ -317,7 +317,7 @@ class SafetensorsSax {
 /// Checks that the bytes of a tensor are those of its shape, inside the data; sets `num_elements`.
 inline void check_tensor_entry(TensorEntry& entry, std::int64_t data_bytes,
                                std::string_view source) {
-  const std::int64_t limit = std::numeric_limits<std::int64_t>::max() / entry.type.bits;
+  const std::int64_t limit = (std::numeric_limits<std::int64_t>::max)() / entry.type.bits;
   std::int64_t count = 1;
   for (const std::int64_t extent : entry.shape) {
     require(extent == 0 || count <= limit / extent, ErrorCode::overflow, source, ": tensor ",

@@ -7,20 +7,23 @@
 #include <span>
 
 /// @file
-/// Dense codes of 1 to 8 bits, least significant bit first: bit `b` of code `i` is bit `i * bits + b` of
-/// the byte string, bit 0 of a byte being its lowest. A 3-bit code takes 3 bits; the unused high bits of
-/// the last byte are 0.
+/// Dense codes of 1 to 8 bits, least significant bit first: bit `b` of code `i` is bit `i * bits +
+/// b` of the byte string, bit 0 of a byte being its lowest. A 3-bit code takes 3 bits; the unused
+/// high bits of the last byte are 0.
 
 namespace turboquant {
 
 /// Bytes of `count` codes: `ceil(count * bits / 8)`, for `bits` in 1..8.
-[[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t packed_bytes(std::size_t count, int bits) noexcept {
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t packed_bytes(std::size_t count,
+                                                                     int bits) noexcept {
   const auto width = static_cast<std::size_t>(bits);
   return count / 8 * width + (count % 8 * width + 7) / 8;
 }
 
-/// Code `index` of a packed byte string, for `bits` in 1..8; reads no byte past the last one the code touches.
-[[nodiscard]] constexpr TURBOQUANT_FUNCTION std::uint8_t read_code(const std::uint8_t* bytes, std::size_t index,
+/// Code `index` of a packed byte string, for `bits` in 1..8; reads no byte past the last one the
+/// code touches.
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION std::uint8_t read_code(const std::uint8_t* bytes,
+                                                                   std::size_t index,
                                                                    int bits) noexcept {
   const std::size_t group = index / 8 * static_cast<std::size_t>(bits);
   const auto bit = static_cast<unsigned>(index % 8) * static_cast<unsigned>(bits);
@@ -29,17 +32,20 @@ namespace turboquant {
   if (bit % 8 + static_cast<unsigned>(bits) > 8) {
     word |= static_cast<unsigned>(at[1]) << 8U;
   }
-  return static_cast<std::uint8_t>((word >> (bit % 8)) & ((1U << static_cast<unsigned>(bits)) - 1U));
+  return static_cast<std::uint8_t>((word >> (bit % 8)) &
+                                   ((1U << static_cast<unsigned>(bits)) - 1U));
 }
 
 namespace detail {
 
 inline void check_bits(const char* caller, int bits) {
-  require(bits >= 1 && bits <= 8, ErrorCode::invalid_argument, caller, ": bits is ", bits, ", expected 1 to 8");
+  require(bits >= 1 && bits <= 8, ErrorCode::invalid_argument, caller, ": bits is ", bits,
+          ", expected 1 to 8");
 }
 
 /// Packs `count <= 8` codes into `(count * bits + 7) / 8` bytes; codes are known to fit.
-inline void pack_group(const std::uint8_t* codes, std::size_t count, unsigned bits, std::uint8_t* out) noexcept {
+inline void pack_group(const std::uint8_t* codes, std::size_t count, unsigned bits,
+                       std::uint8_t* out) noexcept {
   std::uint64_t word = 0;
   for (std::size_t i = 0; i < count; ++i) {
     word |= std::uint64_t{codes[i]} << (bits * static_cast<unsigned>(i));
@@ -61,7 +67,8 @@ void pack_width(const std::uint8_t* codes, std::size_t count, std::uint8_t* out)
 }
 
 /// `pack` without argument checks: every code is below `2^bits` and `bits` is 1 to 8.
-inline void pack_unchecked(const std::uint8_t* codes, std::size_t count, int bits, std::uint8_t* out) noexcept {
+inline void pack_unchecked(const std::uint8_t* codes, std::size_t count, int bits,
+                           std::uint8_t* out) noexcept {
   switch (bits) {
     case 1: return pack_width<1>(codes, count, out);
     case 2: return pack_width<2>(codes, count, out);
@@ -80,17 +87,18 @@ inline void pack_unchecked(const std::uint8_t* codes, std::size_t count, int bit
 /// @param codes (count), each below `2^bits`
 /// @param bits  1 to 8
 /// @param out   (packed_bytes(count, bits))
-/// @throws Error(invalid_argument) for `bits` or a code outside its range, Error(shape_mismatch) for a wrong
+/// @throws Error(invalid_argument) for `bits` or a code outside its range, Error(shape_mismatch)
+/// for a wrong
 ///         output size; `out` is then unchanged.
 /// O(count). Same bits always.
 inline void pack(std::span<const std::uint8_t> codes, int bits, std::span<std::uint8_t> out) {
   detail::check_bits("pack", bits);
-  require(out.size() == packed_bytes(codes.size(), bits), ErrorCode::shape_mismatch, "pack: out.size() is ",
-          out.size(), ", expected packed_bytes(", codes.size(), ", ", bits,
+  require(out.size() == packed_bytes(codes.size(), bits), ErrorCode::shape_mismatch,
+          "pack: out.size() is ", out.size(), ", expected packed_bytes(", codes.size(), ", ", bits,
           ") = ", packed_bytes(codes.size(), bits));
   for (std::size_t i = 0; i < codes.size(); ++i) {
-    require(unsigned{codes[i]} >> static_cast<unsigned>(bits) == 0, ErrorCode::invalid_argument, "pack: codes[", i,
-            "] is ", unsigned{codes[i]}, ", expected below 2^", bits);
+    require(unsigned{codes[i]} >> static_cast<unsigned>(bits) == 0, ErrorCode::invalid_argument,
+            "pack: codes[", i, "] is ", unsigned{codes[i]}, ", expected below 2^", bits);
   }
   detail::pack_unchecked(codes.data(), codes.size(), bits, out.data());
 }
@@ -103,8 +111,8 @@ inline void pack(std::span<const std::uint8_t> codes, int bits, std::span<std::u
 inline void unpack(std::span<const std::uint8_t> bytes, int bits, std::span<std::uint8_t> codes) {
   detail::check_bits("unpack", bits);
   require(bytes.size() == packed_bytes(codes.size(), bits), ErrorCode::shape_mismatch,
-          "unpack: bytes.size() is ", bytes.size(), ", expected packed_bytes(", codes.size(), ", ", bits,
-          ") = ", packed_bytes(codes.size(), bits));
+          "unpack: bytes.size() is ", bytes.size(), ", expected packed_bytes(", codes.size(), ", ",
+          bits, ") = ", packed_bytes(codes.size(), bits));
   for (std::size_t i = 0; i < codes.size(); ++i) {
     codes[i] = read_code(bytes.data(), i, bits);
   }
@@ -132,7 +140,8 @@ inline void pack_signs(std::span<const float> values, std::span<std::uint8_t> ou
 }
 
 /// Sign `index` of a packed sketch: -1 for a set bit, +1 otherwise.
-[[nodiscard]] constexpr TURBOQUANT_FUNCTION float read_sign(const std::uint8_t* bytes, std::size_t index) noexcept {
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION float read_sign(const std::uint8_t* bytes,
+                                                            std::size_t index) noexcept {
   return read_code(bytes, index, 1) != 0 ? -1.0F : 1.0F;
 }
 

@@ -11,10 +11,12 @@ namespace turboquant::detail {
 
 /// `codes[i] = codebook.encode(x[i] * factor)` for `Width` values, without branches.
 ///
-/// A symmetric codebook needs only its positive boundaries. Magnitudes compare as their bit patterns; one more for
-/// numbers that are not negative makes a boundary belong to the cell above it on both sides of 0.
+/// A symmetric codebook needs only its positive boundaries. Magnitudes compare as their bit
+/// patterns; one more for numbers that are not negative makes a boundary belong to the cell above
+/// it on both sides of 0.
 template <std::size_t Width>
-void encode_cell_block(const Codebook<float>& codebook, const float* x, float factor, std::uint8_t* codes) noexcept {
+void encode_cell_block(const Codebook<float>& codebook, const float* x, float factor,
+                       std::uint8_t* codes) noexcept {
   const std::size_t half = codebook.levels() / 2;
   const float* boundary = codebook.boundaries().data() + half;
   std::array<std::int32_t, Width> key;
@@ -32,15 +34,16 @@ void encode_cell_block(const Codebook<float>& codebook, const float* x, float fa
     }
   }
   for (std::size_t i = 0; i < Width; ++i) {
-    codes[i] = static_cast<std::uint8_t>((above[i] ^ negative[i]) + static_cast<std::int32_t>(half));
+    codes[i] =
+        static_cast<std::uint8_t>((above[i] ^ negative[i]) + static_cast<std::int32_t>(half));
   }
 }
 
 /// `codes[i] = codebook.encode(x[i] * factor)` for a whole array of finite numbers.
 /// @param codes (count)
 /// O(count 2^bits), several values per instruction. Same bits always.
-inline void encode_cells(const Codebook<float>& codebook, const float* x, float factor, std::size_t count,
-                         std::uint8_t* codes) noexcept {
+inline void encode_cells(const Codebook<float>& codebook, const float* x, float factor,
+                         std::size_t count, std::uint8_t* codes) noexcept {
   std::size_t i = 0;
   for (; i + 32 <= count; i += 32) {
     encode_cell_block<32>(codebook, x + i, factor, codes + i);

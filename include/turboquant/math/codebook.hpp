@@ -10,28 +10,32 @@
 
 namespace turboquant {
 
-/// A symmetric scalar codebook: `levels()` centroids in ascending order and the cell boundaries between them.
+/// A symmetric scalar codebook: `levels()` centroids in ascending order and the cell boundaries
+/// between them.
 ///
-/// `centroids()[i] == -centroids()[levels() - 1 - i]` bitwise, the middle boundary is exactly 0, boundaries are
-/// midpoints. Cell `i` is `[boundaries()[i - 1], boundaries()[i])`, so a value on a boundary (0 and -0 too)
-/// belongs to the upper cell.
+/// `centroids()[i] == -centroids()[levels() - 1 - i]` bitwise, the middle boundary is exactly 0,
+/// boundaries are midpoints. Cell `i` is `[boundaries()[i - 1], boundaries()[i])`, so a value on a
+/// boundary (0 and -0 too) belongs to the upper cell.
 /// @tparam Real float or double
 template <class Real>
 class Codebook {
  public:
   /// Builds the full codebook from its positive half.
   /// @param positive ascending positive centroids: 2^(bits-1) of them for `bits` in 1..8
-  /// @throws Error(invalid_argument) when the count is no power of two up to 128, the order is broken or a centroid
+  /// @throws Error(invalid_argument) when the count is no power of two up to 128, the order is
+  /// broken or a centroid
   ///         exceeds half of the largest Real.
   explicit Codebook(std::span<const Real> positive) {
     const std::size_t half = positive.size();
     require(half >= 1 && half <= 128 && (half & (half - 1)) == 0, ErrorCode::invalid_argument,
             "Codebook: positive.size() is ", half, ", expected a power of two from 1 to 128");
-    constexpr Real largest = std::numeric_limits<Real>::max() / 2;  // so that midpoints stay finite
+    constexpr Real largest =
+        (std::numeric_limits<Real>::max)() / 2;  // so that midpoints stay finite
     for (std::size_t i = 0; i < half; ++i) {
       const Real below = i == 0 ? Real{0} : positive[i - 1];
-      require(positive[i] > below && positive[i] <= largest, ErrorCode::invalid_argument, "Codebook: positive[", i,
-              "] is ", positive[i], ", expected more than ", below, " and at most ", largest);
+      require(positive[i] > below && positive[i] <= largest, ErrorCode::invalid_argument,
+              "Codebook: positive[", i, "] is ", positive[i], ", expected more than ", below,
+              " and at most ", largest);
     }
     while ((std::size_t{1} << static_cast<unsigned>(bits_)) < 2 * half) {
       ++bits_;

@@ -6,8 +6,9 @@
 #include <cstdint>
 
 /// @file
-/// Elementary functions from IEEE operations and explicit `std::fma` only, so that their bits do not depend
-/// on the C library, on contraction or on vectorisation. Used where tables and matrices are generated.
+/// Elementary functions from IEEE operations and explicit `std::fma` only, so that their bits do
+/// not depend on the C library, on contraction or on vectorisation. Used where tables and matrices
+/// are generated.
 
 namespace turboquant {
 
@@ -36,7 +37,8 @@ struct SinCos {
   double cos;
 };
 
-/// `sin(pi t)` and `cos(pi t)` for t in [0, 2), absolute error below 4e-16; the same bits everywhere.
+/// `sin(pi t)` and `cos(pi t)` for t in [0, 2), absolute error below 4e-16; the same bits
+/// everywhere.
 [[nodiscard]] inline SinCos exact_sincospi(double t) noexcept {
   const int quarter = static_cast<int>(std::floor(std::fma(t, 2.0, 0.5)));
   const double r = std::fma(static_cast<double>(quarter), -0.5, t);  // [-1/4, 1/4]

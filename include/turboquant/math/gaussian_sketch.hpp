@@ -13,7 +13,8 @@
 
 namespace turboquant {
 
-/// The quantized Johnson-Lindenstrauss sketch of the paper: S has independent standard normal entries.
+/// The quantized Johnson-Lindenstrauss sketch of the paper: S has independent standard normal
+/// entries.
 ///
 /// With sign(S r) stored, `sqrt(pi/2) / dim |r| S^T sign(S r)` is an unbiased estimate of r over S.
 /// Determinism: S has the same bits always; products are Eigen's, the same for the same build.
@@ -48,8 +49,9 @@ class GaussianSketch {
   template <class Matrix>
   void multiply(const Matrix& matrix, std::span<const float> in, std::span<float> out) const {
     const auto d = static_cast<std::size_t>(dim());
-    require(in.size() == d && out.size() == d, ErrorCode::shape_mismatch, "GaussianSketch: in.size() is ", in.size(),
-            " and out.size() is ", out.size(), ", expected dim = ", dim());
+    require(in.size() == d && out.size() == d, ErrorCode::shape_mismatch,
+            "GaussianSketch: in.size() is ", in.size(), " and out.size() is ", out.size(),
+            ", expected dim = ", dim());
     const Eigen::VectorXf product = matrix * Eigen::Map<const Eigen::VectorXf>(in.data(), dim());
     Eigen::Map<Eigen::VectorXf>(out.data(), dim()) = product;
   }

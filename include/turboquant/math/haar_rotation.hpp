@@ -16,7 +16,8 @@ namespace turboquant {
 namespace detail {
 
 /// Row-major n x n standard normals of one stream.
-[[nodiscard]] inline std::vector<double> gaussian_matrix(int n, std::uint64_t seed, std::uint64_t stream) {
+[[nodiscard]] inline std::vector<double> gaussian_matrix(int n, std::uint64_t seed,
+                                                         std::uint64_t stream) {
   const auto size = static_cast<std::size_t>(n) * static_cast<std::size_t>(n);
   std::vector<double> matrix(size);
   const CounterRng rng(seed, stream);
@@ -26,10 +27,11 @@ namespace detail {
   return matrix;
 }
 
-/// Replaces the columns of a row-major n x n matrix by their Gram-Schmidt orthonormalisation (modified,
-/// right-looking): the Q of the QR factorisation whose R has a positive diagonal. Every product that feeds a
-/// sum is an explicit `std::fma` in a fixed order, so the result has the same bits on every compiler and
-/// instruction set, which a library factorisation with SIMD reductions does not give.
+/// Replaces the columns of a row-major n x n matrix by their Gram-Schmidt orthonormalisation
+/// (modified, right-looking): the Q of the QR factorisation whose R has a positive diagonal. Every
+/// product that feeds a sum is an explicit `std::fma` in a fixed order, so the result has the same
+/// bits on every compiler and instruction set, which a library factorisation with SIMD reductions
+/// does not give.
 inline void orthonormalise_columns(std::vector<double>& a, std::size_t n) {
   std::vector<double> dots(n);
   for (std::size_t k = 0; k < n; ++k) {
@@ -63,11 +65,12 @@ inline void orthonormalise_columns(std::vector<double>& a, std::size_t n) {
 
 }  // namespace detail
 
-/// A Haar-distributed orthogonal matrix: the Q factor of a Gaussian matrix, signs fixed by a positive diagonal
-/// of R (Mezzadri, "How to generate random matrices from the classical compact groups", 2007).
+/// A Haar-distributed orthogonal matrix: the Q factor of a Gaussian matrix, signs fixed by a
+/// positive diagonal of R (Mezzadri, "How to generate random matrices from the classical compact
+/// groups", 2007).
 ///
-/// Determinism: the matrix has the same bits always; `apply` multiplies with Eigen and gives the same bits
-/// for the same build.
+/// Determinism: the matrix has the same bits always; `apply` multiplies with Eigen and gives the
+/// same bits for the same build.
 class HaarRotation {
  public:
   /// @param dim  3 to 4,096
@@ -81,11 +84,13 @@ class HaarRotation {
     std::vector<double> q = detail::gaussian_matrix(dim, seed, stream);
     const auto n = static_cast<std::size_t>(dim);
     detail::orthonormalise_columns(q, n);
-    detail::orthonormalise_columns(q, n);  // once more removes the loss of orthogonality of the first pass
+    detail::orthonormalise_columns(
+        q, n);  // once more removes the loss of orthogonality of the first pass
     matrix_.resize(dim, dim);
     for (Eigen::Index i = 0; i < dim; ++i) {
       for (Eigen::Index j = 0; j < dim; ++j) {
-        matrix_(i, j) = static_cast<float>(q[static_cast<std::size_t>(i) * n + static_cast<std::size_t>(j)]);
+        matrix_(i, j) =
+            static_cast<float>(q[static_cast<std::size_t>(i) * n + static_cast<std::size_t>(j)]);
       }
     }
   }
@@ -120,8 +125,8 @@ class HaarRotation {
   }
   void check_sizes(const char* caller, std::size_t in, std::size_t out) const {
     const auto d = static_cast<std::size_t>(dim());
-    require(in == d && out == d, ErrorCode::shape_mismatch, caller, ": in.size() is ", in, " and out.size() is ",
-            out, ", expected dim = ", dim());
+    require(in == d && out == d, ErrorCode::shape_mismatch, caller, ": in.size() is ", in,
+            " and out.size() is ", out, ", expected dim = ", dim());
   }
 
   Matrix matrix_;

@@ -16,7 +16,8 @@ namespace turboquant {
 
 namespace detail {
 
-/// One stage of the transform on each group of 8 consecutive floats, all three low bits of the index.
+/// One stage of the transform on each group of 8 consecutive floats, all three low bits of the
+/// index.
 inline void walsh_hadamard_groups_of_8(float* x, std::size_t size) noexcept {
   for (float* g = x; g != x + size; g += 8) {
     const float a0 = g[0] + g[1];
@@ -48,7 +49,8 @@ inline void walsh_hadamard_groups_of_8(float* x, std::size_t size) noexcept {
 
 /// Two stages of the transform, the butterflies of distance `width` and `2 * width`.
 ///
-/// @tparam Width the width where it is known at compile time, which makes short loops cheap; otherwise 0
+/// @tparam Width the width where it is known at compile time, which makes short loops cheap;
+/// otherwise 0
 template <std::size_t Width>
 void walsh_hadamard_two_stages(float* x, std::size_t size, std::size_t any_width) noexcept {
   const std::size_t width = Width != 0 ? Width : any_width;
@@ -72,8 +74,8 @@ void walsh_hadamard_two_stages(float* x, std::size_t size, std::size_t any_width
 
 /// In-place unnormalised Walsh-Hadamard transform of `size` floats, `size` a power of two.
 ///
-/// Butterflies on index bit 0 first, the highest bit last; only additions and subtractions: the same bits
-/// always, however stages are grouped.
+/// Butterflies on index bit 0 first, the highest bit last; only additions and subtractions: the
+/// same bits always, however stages are grouped.
 inline void walsh_hadamard(float* x, std::size_t size) noexcept {
   std::size_t width = 1;
   if (size >= 8) {
@@ -107,18 +109,19 @@ inline void walsh_hadamard(float* x, std::size_t size) noexcept {
 
 }  // namespace detail
 
-/// A random orthogonal transform of R^dim in O(dim log dim): rounds of random signs, a random permutation
-/// (unless `dim` is a power of two from 64 on) and a Walsh-Hadamard transform of each power-of-two block of
-/// `dim`.
+/// A random orthogonal transform of R^dim in O(dim log dim): rounds of random signs, a random
+/// permutation (unless `dim` is a power of two from 64 on) and a Walsh-Hadamard transform of each
+/// power-of-two block of `dim`.
 ///
-/// One round is not enough: a vector with one or two large coordinates leaves it with few distinct values,
-/// and its other coordinates come back from the quantizer with the wrong gain. Three rounds come within 10 %
-/// of the distortion of a Haar rotation on such vectors at up to 4 bits; two do for powers of two from 256
-/// on. Below 40 coordinates a round mixes less: 8 rounds, and 16 for dim = 4 and for dim = 3, where they
-/// leave up to 30 % on vectors with one nonzero coordinate. Nothing is padded.
+/// One round is not enough: a vector with one or two large coordinates leaves it with few distinct
+/// values, and its other coordinates come back from the quantizer with the wrong gain. Three rounds
+/// come within 10 % of the distortion of a Haar rotation on such vectors at up to 4 bits; two do
+/// for powers of two from 256 on. Below 40 coordinates a round mixes less: 8 rounds, and 16 for dim
+/// = 4 and for dim = 3, where they leave up to 30 % on vectors with one nonzero coordinate. Nothing
+/// is padded.
 ///
-/// Determinism: `apply` and `apply_inverse` give the same bits always (additions in a fixed order, one
-/// rounding per scale factor, random numbers from `CounterRng`).
+/// Determinism: `apply` and `apply_inverse` give the same bits always (additions in a fixed order,
+/// one rounding per scale factor, random numbers from `CounterRng`).
 class HadamardRotation {
  public:
   /// @param dim  3 to 65,536
@@ -159,8 +162,8 @@ class HadamardRotation {
   [[nodiscard]] int rounds() const noexcept { return static_cast<int>(rounds_); }
   /// (rounds, dim), +1 or -1.
   [[nodiscard]] std::span<const float> signs() const noexcept { return signs_; }
-  /// (rounds, dim): element i of a round's permuted vector is element `permutations()[...]` of its input; empty for
-  /// powers of two from 64 on.
+  /// (rounds, dim): element i of a round's permuted vector is element `permutations()[...]` of its
+  /// input; empty for powers of two from 64 on.
   [[nodiscard]] std::span<const std::uint32_t> permutations() const noexcept { return source_; }
 
   /// `out = R in`.
@@ -234,8 +237,8 @@ class HadamardRotation {
 
   void check_sizes(const char* caller, std::size_t in, std::size_t out) const {
     const auto d = static_cast<std::size_t>(dim_);
-    require(in == d && out == d, ErrorCode::shape_mismatch, caller, ": in.size() is ", in, " and out.size() is ",
-            out, ", expected dim = ", dim_);
+    require(in == d && out == d, ErrorCode::shape_mismatch, caller, ": in.size() is ", in,
+            " and out.size() is ", out, ", expected dim = ", dim_);
   }
 
   void forward_round(const float* in, float* out, std::size_t round) const noexcept {
@@ -266,9 +269,10 @@ class HadamardRotation {
   int dim_;
   std::uint64_t seed_;
   std::size_t rounds_ = 0;
-  std::vector<std::size_t> blocks_;    // powers of two that sum to dim
-  std::vector<float> signs_;           // (rounds, dim), +1 or -1
-  std::vector<std::uint32_t> source_;  // (rounds, dim), permutations; empty for powers of two from 64 on
+  std::vector<std::size_t> blocks_;  // powers of two that sum to dim
+  std::vector<float> signs_;         // (rounds, dim), +1 or -1
+  std::vector<std::uint32_t>
+      source_;  // (rounds, dim), permutations; empty for powers of two from 64 on
 };
 
 }  // namespace turboquant

@@ -11,7 +11,8 @@ namespace turboquant {
 namespace detail {
 
 /// `size^(-rounds/2)` in double, divided in turn so that every user rounds the same number.
-[[nodiscard]] inline TURBOQUANT_FUNCTION double hadamard_factor(std::size_t size, std::size_t rounds) noexcept {
+[[nodiscard]] inline TURBOQUANT_FUNCTION double hadamard_factor(std::size_t size,
+                                                                std::size_t rounds) noexcept {
   double factor = 1;
   for (std::size_t round = 0; round < rounds; ++round) {
     factor /= std::sqrt(static_cast<double>(size));
@@ -19,11 +20,13 @@ namespace detail {
   return factor;
 }
 
-/// The next block of a permuted round when `rest` coordinates are left: the highest binary digit of `rest`.
+/// The next block of a permuted round when `rest` coordinates are left: the highest binary digit of
+/// `rest`.
 ///
-/// A dimension that is a power of two is cut unevenly, 8 = 4 + 2 + 1 + 1: equal blocks with signs and permutations
-/// mix slowly (8, 16) or never, because they generate a finite group (4).
-[[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t hadamard_block(std::size_t dim, std::size_t rest) noexcept {
+/// A dimension that is a power of two is cut unevenly, 8 = 4 + 2 + 1 + 1: equal blocks with signs
+/// and permutations mix slowly (8, 16) or never, because they generate a finite group (4).
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t hadamard_block(std::size_t dim,
+                                                                       std::size_t rest) noexcept {
   const bool uneven = (dim & (dim - 1)) == 0 && rest > 1;
   const std::size_t limit = uneven ? rest - 1 : rest;
   std::size_t block = 1;
@@ -77,16 +80,17 @@ TURBOQUANT_FUNCTION void walsh_hadamard_lanes(float* x, std::size_t size) noexce
 
 }  // namespace detail
 
-/// The tables of a `HadamardRotation` where a kernel can read them, and the transform itself on `Lanes` vectors
-/// at once: array element i of vector l is `x[i * Lanes + l]`.
+/// The tables of a `HadamardRotation` where a kernel can read them, and the transform itself on
+/// `Lanes` vectors at once: array element i of vector l is `x[i * Lanes + l]`.
 ///
-/// Gives the bits of `HadamardRotation::apply` and `apply_inverse` in every lane. Trivially copyable; does not own
-/// its tables.
+/// Gives the bits of `HadamardRotation::apply` and `apply_inverse` in every lane. Trivially
+/// copyable; does not own its tables.
 struct HadamardTransform {
   std::size_t dim = 0;
   std::size_t rounds = 0;
-  const float* signs = nullptr;           ///< (rounds, dim), +1 or -1
-  const std::uint32_t* source = nullptr;  ///< (rounds, dim), permutations; null for powers of two from 64 on
+  const float* signs = nullptr;  ///< (rounds, dim), +1 or -1
+  const std::uint32_t* source =
+      nullptr;  ///< (rounds, dim), permutations; null for powers of two from 64 on
 
   /// `x = R x`.
   /// @param x       (dim, Lanes)
@@ -153,7 +157,8 @@ struct HadamardTransform {
   }
 
   template <std::size_t Lanes>
-  static TURBOQUANT_FUNCTION void scale(float* x, std::size_t size, std::size_t num_rounds) noexcept {
+  static TURBOQUANT_FUNCTION void scale(float* x, std::size_t size,
+                                        std::size_t num_rounds) noexcept {
     const auto factor = static_cast<float>(detail::hadamard_factor(size, num_rounds));
     for (std::size_t i = 0; i < size * Lanes; ++i) {
       x[i] *= factor;

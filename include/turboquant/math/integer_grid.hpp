@@ -10,11 +10,12 @@
 
 namespace turboquant {
 
-/// A symmetric codebook for unit-variance coordinates whose centroids are small integers times one step, so
-/// that int8, fp16, bf16 and float kernels compute with the same levels.
+/// A symmetric codebook for unit-variance coordinates whose centroids are small integers times one
+/// step, so that int8, fp16, bf16 and float kernels compute with the same levels.
 struct IntegerGrid {
   int bits = 0;
-  /// Positive levels in ascending order, the first `2^(bits-1)` in use; the others are their negatives.
+  /// Positive levels in ascending order, the first `2^(bits-1)` in use; the others are their
+  /// negatives.
   std::array<std::int8_t, 8> positive_levels{};
   /// Standard deviations of a coordinate per level unit.
   double step = 0;
@@ -28,9 +29,10 @@ struct IntegerGrid {
 
 /// The library's integer grid: one per bit width, the same for every head dimension and backend.
 ///
-/// Levels and steps minimise E[(z - Q(z))^2] for a standard normal z over small integers. The excess over
-/// the Lloyd-Max optimum is 0.00005 % (2 bits), 0.039 % (3) and 0.055 % (4). Adjacent 3-bit levels offset to
-/// unsigned stay below 128, so that a pairwise 16-bit product sum with an int8 query cannot saturate.
+/// Levels and steps minimise E[(z - Q(z))^2] for a standard normal z over small integers. The
+/// excess over the Lloyd-Max optimum is 0.00005 % (2 bits), 0.039 % (3) and 0.055 % (4). Adjacent
+/// 3-bit levels offset to unsigned stay below 128, so that a pairwise 16-bit product sum with an
+/// int8 query cannot saturate.
 /// @param bits 1 to 4
 /// @throws Error(invalid_argument) for other widths.
 [[nodiscard]] constexpr IntegerGrid integer_grid(int bits) {

@@ -18,19 +18,22 @@ struct LloydMaxCodebook {
   int dim = 0;
   /// Centroids of unit-vector coordinates: multiply by the vector's norm.
   Codebook<double> codebook;
-  /// E[(u_i - Q(u_i))^2] of one coordinate; `dim` times this is the relative error of a vector (D_mse).
+  /// E[(u_i - Q(u_i))^2] of one coordinate; `dim` times this is the relative error of a vector
+  /// (D_mse).
   double mse_per_coordinate = 0;
 };
 
 namespace detail {
 
-/// The density of one coordinate x of a uniform unit vector in R^d is proportional to (1 - x^2)^((d-3)/2).
-/// With x = 2t / (1 + t^2) the integrand is rational and smooth up to t = 1 for every d >= 3, so that a
-/// Gauss rule needs neither special functions nor endpoint care. A product that a sum would absorb is an
-/// explicit `std::fma`, so that no compiler flag changes a bit of the result.
+/// The density of one coordinate x of a uniform unit vector in R^d is proportional to (1 -
+/// x^2)^((d-3)/2). With x = 2t / (1 + t^2) the integrand is rational and smooth up to t = 1 for
+/// every d >= 3, so that a Gauss rule needs neither special functions nor endpoint care. A product
+/// that a sum would absorb is an explicit `std::fma`, so that no compiler flag changes a bit of the
+/// result.
 class SphereCoordinate {
  public:
-  explicit SphereCoordinate(int dim) noexcept : dim_(dim), panel_(2 / std::sqrt(static_cast<double>(dim))) {}
+  explicit SphereCoordinate(int dim) noexcept
+      : dim_(dim), panel_(2 / std::sqrt(static_cast<double>(dim))) {}
 
   struct Moments {
     double mass = 0;     ///< integral of f
@@ -90,15 +93,17 @@ class SphereCoordinate {
   double panel_;
 };
 
-/// Solves the two Lloyd conditions (centroid = conditional mean, boundary = midpoint) on the positive half.
+/// Solves the two Lloyd conditions (centroid = conditional mean, boundary = midpoint) on the
+/// positive half.
 class LloydMaxSolver {
  public:
-  LloydMaxSolver(int dim, int bits) : dim_(dim), coordinate_(dim), half_(std::size_t{1} << static_cast<unsigned>(bits - 1)) {}
+  LloydMaxSolver(int dim, int bits)
+      : dim_(dim), coordinate_(dim), half_(std::size_t{1} << static_cast<unsigned>(bits - 1)) {}
 
   [[nodiscard]] LloydMaxCodebook solve() {
     start();
-    // Newton's method on F_i = c_i - E[x | cell i]; its Jacobian is tridiagonal. A few fixed-point steps
-    // first bring the start into the region where it converges quadratically.
+    // Newton's method on F_i = c_i - E[x | cell i]; its Jacobian is tridiagonal. A few fixed-point
+    // steps first bring the start into the region where it converges quadratically.
     for (int iteration = 0; iteration < 20; ++iteration) {
       evaluate();
       for (std::size_t i = 0; i < half_; ++i) {
@@ -132,23 +137,26 @@ class LloydMaxSolver {
     return i + 1 == half_ ? 1.0 : (centroids_[i] + centroids_[i + 1]) / 2;
   }
 
-  /// Starts from equal mass of the cube root of the density, the asymptotically optimal point density
-  /// (Panter and Dite). The cube root belongs to the same family with dimension 3 + (dim - 3) / 3.
+  /// Starts from equal mass of the cube root of the density, the asymptotically optimal point
+  /// density (Panter and Dite). The cube root belongs to the same family with dimension 3 + (dim -
+  /// 3) / 3.
   void start() {
     const SphereCoordinate root(3 + (dim_ - 3) / 3);
     constexpr int steps = 4096;
     const double reach = std::fmin(1.0, 14 / std::sqrt(static_cast<double>(dim_)));
     std::vector<double> cumulative(steps + 1, 0.0);
     for (int i = 0; i < steps; ++i) {
-      cumulative[static_cast<std::size_t>(i) + 1] = std::fma(
-          root.density(reach * (i + 0.5) / steps), reach / steps, cumulative[static_cast<std::size_t>(i)]);
+      cumulative[static_cast<std::size_t>(i) + 1] =
+          std::fma(root.density(reach * (i + 0.5) / steps), reach / steps,
+                   cumulative[static_cast<std::size_t>(i)]);
     }
     centroids_.resize(half_);
     means_.resize(half_);
     mass_.resize(half_);
     std::size_t at = 0;
     for (std::size_t i = 0; i < half_; ++i) {
-      const double target = cumulative.back() * (static_cast<double>(i) + 0.5) / static_cast<double>(half_);
+      const double target =
+          cumulative.back() * (static_cast<double>(i) + 0.5) / static_cast<double>(half_);
       while (cumulative[at + 1] < target) {
         ++at;
       }
@@ -172,10 +180,14 @@ class LloydMaxSolver {
     std::vector<double> below(half_);
     std::vector<double> change(half_);
     for (std::size_t i = 0; i < half_; ++i) {
-      // d mean / d upper = f(upper) (upper - mean) / mass, d mean / d lower = f(lower) (mean - lower) / mass,
-      // and each inner boundary moves by half of each neighbour. The boundary at 0 stays.
-      const double low = i == 0 ? 0.0 : coordinate_.density(lower(i)) * (means_[i] - lower(i)) / mass_[i] / 2;
-      const double high = i + 1 == half_ ? 0.0 : coordinate_.density(upper(i)) * (upper(i) - means_[i]) / mass_[i] / 2;
+      // d mean / d upper = f(upper) (upper - mean) / mass, d mean / d lower = f(lower) (mean -
+      // lower) / mass, and each inner boundary moves by half of each neighbour. The boundary at 0
+      // stays.
+      const double low =
+          i == 0 ? 0.0 : coordinate_.density(lower(i)) * (means_[i] - lower(i)) / mass_[i] / 2;
+      const double high =
+          i + 1 == half_ ? 0.0
+                         : coordinate_.density(upper(i)) * (upper(i) - means_[i]) / mass_[i] / 2;
       diagonal[i] = 1 - low - high;
       below[i] = -low;
       above[i] = -high;
@@ -208,14 +220,16 @@ class LloydMaxSolver {
 
 }  // namespace detail
 
-/// The Lloyd-Max codebook of one coordinate of a uniform unit vector in R^dim (Lloyd 1982, Max 1960).
+/// The Lloyd-Max codebook of one coordinate of a uniform unit vector in R^dim (Lloyd 1982, Max
+/// 1960).
 /// @param dim  3 to 1,048,576
 /// @param bits 1 to 8
 /// @throws Error(invalid_argument) outside those ranges.
-/// Both Lloyd conditions hold to 1e-13 relative up to dim = 2,048. O(2^bits) per Newton step. Same bits always.
+/// Both Lloyd conditions hold to 1e-13 relative up to dim = 2,048. O(2^bits) per Newton step. Same
+/// bits always.
 [[nodiscard]] inline LloydMaxCodebook solve_lloyd_max(int dim, int bits) {
-  require(dim >= 3 && dim <= (1 << 20), ErrorCode::invalid_argument, "solve_lloyd_max: dim is ", dim,
-          ", expected 3 to 1048576");
+  require(dim >= 3 && dim <= (1 << 20), ErrorCode::invalid_argument, "solve_lloyd_max: dim is ",
+          dim, ", expected 3 to 1048576");
   require(bits >= 1 && bits <= 8, ErrorCode::invalid_argument, "solve_lloyd_max: bits is ", bits,
           ", expected 1 to 8");
   return detail::LloydMaxSolver(dim, bits).solve();
@@ -239,7 +253,10 @@ class LloydMaxSolver {
   return cache.emplace(key, std::move(solved)).first->second;
 }
 
-/// E|u_1| of a uniform unit vector in R^dim, Gamma(dim/2) / (sqrt(pi) Gamma((dim+1)/2)): the 1-bit centroid.
-[[nodiscard]] inline double mean_absolute_coordinate(int dim) { return lloyd_max(dim, 1)->codebook.centroids()[1]; }
+/// E|u_1| of a uniform unit vector in R^dim, Gamma(dim/2) / (sqrt(pi) Gamma((dim+1)/2)): the 1-bit
+/// centroid.
+[[nodiscard]] inline double mean_absolute_coordinate(int dim) {
+  return lloyd_max(dim, 1)->codebook.centroids()[1];
+}
 
 }  // namespace turboquant

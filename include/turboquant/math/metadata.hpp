@@ -27,13 +27,13 @@ namespace detail {
 
 /// The float nearest to a number, or the largest finite one of its sign.
 [[nodiscard]] inline TURBOQUANT_FUNCTION float saturated(double x) noexcept {
-  constexpr double largest = std::numeric_limits<float>::max();
+  constexpr double largest = (std::numeric_limits<float>::max)();
   return static_cast<float>(x > largest ? largest : (x < -largest ? -largest : x));
 }
 
 /// `x`, an infinity replaced by the largest finite number of its sign.
 [[nodiscard]] inline TURBOQUANT_FUNCTION float saturated(float x) noexcept {
-  constexpr float largest = std::numeric_limits<float>::max();
+  constexpr float largest = (std::numeric_limits<float>::max)();
   return x > largest ? largest : (x < -largest ? -largest : x);
 }
 
@@ -44,7 +44,9 @@ namespace detail {
 
 /// `saturated(x)` for `x >= 0`, also where the processor flushes subnormal floats to 0.
 [[nodiscard]] inline TURBOQUANT_FUNCTION float saturated_exact(double x) noexcept {
-  return x < 0x1p-126 ? std::bit_cast<float>(static_cast<std::uint32_t>(std::nearbyint(x * 0x1p149))) : saturated(x);
+  return x < 0x1p-126
+             ? std::bit_cast<float>(static_cast<std::uint32_t>(std::nearbyint(x * 0x1p149)))
+             : saturated(x);
 }
 
 }  // namespace detail
@@ -52,37 +54,44 @@ namespace detail {
 /// The stored form of a scale, as a float: 0 stays 0, a positive scale stays positive and finite.
 /// @param scale at least 0, may exceed the range of float
 /// Same bits always.
-[[nodiscard]] inline TURBOQUANT_FUNCTION float stored_scale(double scale, MetadataType type) noexcept {
+[[nodiscard]] inline TURBOQUANT_FUNCTION float stored_scale(double scale,
+                                                            MetadataType type) noexcept {
   if (!(scale > 0)) {
     return 0.0F;
   }
   if (type == MetadataType::float16) {
-    const double clamped = std::fmin(std::fmax(scale, double{float16_min_subnormal}), double{float16_max});
+    const double clamped =
+        std::fmin(std::fmax(scale, double{float16_min_subnormal}), double{float16_max});
     return float16::from_float(static_cast<float>(clamped)).to_float();
   }
   return detail::saturated_exact(std::fmax(scale, 0x1p-149));
 }
 
-/// The smallest stored number that is at least `scale`, or the largest one: with it no code has to be clamped.
+/// The smallest stored number that is at least `scale`, or the largest one: with it no code has to
+/// be clamped.
 /// @param scale at least 0, may exceed the range of float
 /// Same bits always.
-[[nodiscard]] inline TURBOQUANT_FUNCTION float stored_scale_above(double scale, MetadataType type) noexcept {
+[[nodiscard]] inline TURBOQUANT_FUNCTION float stored_scale_above(double scale,
+                                                                  MetadataType type) noexcept {
   if (!(scale > 0)) {
     return 0.0F;
   }
   if (type == MetadataType::float16) {
-    const double clamped = std::fmin(std::fmax(scale, double{float16_min_subnormal}), double{float16_max});
+    const double clamped =
+        std::fmin(std::fmax(scale, double{float16_min_subnormal}), double{float16_max});
     float16 half = float16::from_float(static_cast<float>(clamped));
     half.bits = static_cast<std::uint16_t>(half.bits + (double{half.to_float()} < clamped ? 1 : 0));
     return half.to_float();
   }
-  const double clamped = std::fmin(std::fmax(scale, 0x1p-149), double{std::numeric_limits<float>::max()});
+  const double clamped =
+      std::fmin(std::fmax(scale, 0x1p-149), double{(std::numeric_limits<float>::max)()});
   const double units = clamped < 0x1p-126 ? std::ceil(clamped * 0x1p149) : 0.0;
   if (units > 0) {
     return std::bit_cast<float>(static_cast<std::uint32_t>(units));
   }
   const auto nearest = static_cast<float>(clamped);
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(nearest) + (double{nearest} < clamped ? 1U : 0U));
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(nearest) +
+                              (double{nearest} < clamped ? 1U : 0U));
 }
 
 /// The stored form of a zero point, as a float: finite for every finite argument, never -0.
@@ -90,13 +99,15 @@ namespace detail {
   if (type == MetadataType::float32) {
     return detail::positive_zero(zero);
   }
-  return detail::positive_zero(float16::from_float(std::fmin(std::fmax(zero, -float16_max), float16_max)).to_float());
+  return detail::positive_zero(
+      float16::from_float(std::fmin(std::fmax(zero, -float16_max), float16_max)).to_float());
 }
 
 /// An array of stored numbers of one metadata type; the bytes are what a cache would hold.
 class MetadataArray {
  public:
-  MetadataArray(MetadataType type, std::size_t count) : type_(type), bytes_(count * metadata_bytes(type)) {}
+  MetadataArray(MetadataType type, std::size_t count)
+      : type_(type), bytes_(count * metadata_bytes(type)) {}
 
   [[nodiscard]] MetadataType type() const noexcept { return type_; }
   [[nodiscard]] std::size_t size() const noexcept { return bytes_.size() / metadata_bytes(type_); }

@@ -15,7 +15,8 @@ namespace turboquant {
 
 namespace detail {
 
-/// The exponent of the largest power of two that does not exceed a finite positive float, given as its bits.
+/// The exponent of the largest power of two that does not exceed a finite positive float, given as
+/// its bits.
 [[nodiscard]] inline TURBOQUANT_FUNCTION int binary_exponent(std::uint32_t magnitude) noexcept {
   // Subnormals: 2^-149 times an integer.
   return magnitude >= 0x800000U ? static_cast<int>(magnitude >> 23U) - 127
@@ -43,7 +44,8 @@ namespace detail {
   return bits >> 31U != 0 ? -magnitude : magnitude;
 }
 
-/// Bits of the largest magnitude of `x`; as an integer, so that neither NaN nor subnormal numbers are special.
+/// Bits of the largest magnitude of `x`; as an integer, so that neither NaN nor subnormal numbers
+/// are special.
 [[nodiscard]] inline std::uint32_t largest_magnitude_bits(std::span<const float> x) noexcept {
   constexpr std::size_t width = 32;
   std::array<std::int32_t, width> lanes{};
@@ -56,10 +58,10 @@ namespace detail {
   }
   std::int32_t largest = 0;
   for (const float value : x.subspan(i)) {
-    largest = std::max(largest, std::bit_cast<std::int32_t>(value) & 0x7FFFFFFF);
+    largest = (std::max)(largest, std::bit_cast<std::int32_t>(value) & 0x7FFFFFFF);
   }
   for (const std::int32_t magnitude : lanes) {
-    largest = std::max(largest, magnitude);
+    largest = (std::max)(largest, magnitude);
   }
   return static_cast<std::uint32_t>(largest);
 }
@@ -74,16 +76,18 @@ namespace detail {
 /// Checks that a batch of vectors has whole rows and finite elements only.
 /// @param vectors (count, dim)
 /// @return count
-/// @throws Error(shape_mismatch) when the size is no multiple of `dim`, Error(non_finite) naming the first
+/// @throws Error(shape_mismatch) when the size is no multiple of `dim`, Error(non_finite) naming
+/// the first
 ///         vector and coordinate that is NaN or infinite.
-inline std::size_t require_finite_rows(const char* caller, std::span<const float> vectors, int dim) {
+inline std::size_t require_finite_rows(const char* caller, std::span<const float> vectors,
+                                       int dim) {
   const auto d = static_cast<std::size_t>(dim);
-  require(vectors.size() % d == 0, ErrorCode::shape_mismatch, caller, ": vectors.size() is ", vectors.size(),
-          ", expected a multiple of dim = ", dim);
+  require(vectors.size() % d == 0, ErrorCode::shape_mismatch, caller, ": vectors.size() is ",
+          vectors.size(), ", expected a multiple of dim = ", dim);
   if (detail::largest_magnitude_bits(vectors) >= 0x7F800000U) [[unlikely]] {
     for (std::size_t i = 0; i < vectors.size(); ++i) {
-      require(std::isfinite(vectors[i]), ErrorCode::non_finite, caller, ": vectors[", i / d, "][", i % d, "] is ",
-              vectors[i], ", expected a finite number");
+      require(std::isfinite(vectors[i]), ErrorCode::non_finite, caller, ": vectors[", i / d, "][",
+              i % d, "] is ", vectors[i], ", expected a finite number");
     }
   }
   return vectors.size() / d;
@@ -95,11 +99,11 @@ struct NormalisedVector {
   double squared = 0;  ///< sum of squares of the multiplied vector; 0 for a zero vector
 };
 
-/// Writes `x * 2^-exponent` with the largest magnitude in [1, 2), so that nothing over- or underflows later and
-/// multiplying the input by a power of two changes only `exponent`.
+/// Writes `x * 2^-exponent` with the largest magnitude in [1, 2), so that nothing over- or
+/// underflows later and multiplying the input by a power of two changes only `exponent`.
 ///
-/// Coordinates below 2^-64 after that are written as 0: no later step then meets a subnormal number, so that a
-/// processor set to flush those gives the same result.
+/// Coordinates below 2^-64 after that are written as 0: no later step then meets a subnormal
+/// number, so that a processor set to flush those gives the same result.
 /// @param x   (dim), finite
 /// @param out (dim), may be `x` itself
 /// Same bits always.
@@ -120,7 +124,8 @@ inline NormalisedVector normalise(std::span<const float> x, float* out) noexcept
     }
   } else {
     for (std::size_t i = 0; i < x.size(); ++i) {
-      out[i] = detail::without_tiny(static_cast<float>(std::ldexp(detail::exact_double(x[i]), -result.exponent)));
+      out[i] = detail::without_tiny(
+          static_cast<float>(std::ldexp(detail::exact_double(x[i]), -result.exponent)));
     }
   }
   result.squared = ordered_dot(out, out, x.size());

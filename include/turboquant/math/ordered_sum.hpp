@@ -7,12 +7,13 @@
 
 namespace turboquant {
 
-/// Sum of `a[i] * b[i]` in double, in the library's fixed order: 16 interleaved partial sums, then a binary
-/// tree (lane l takes lane l + 8, + 4, + 2, + 1).
+/// Sum of `a[i] * b[i]` in double, in the library's fixed order: 16 interleaved partial sums, then
+/// a binary tree (lane l takes lane l + 8, + 4, + 2, + 1).
 ///
-/// The product of two floats is exact in double, so fused and separate multiply-adds agree and the result
-/// has the same bits always, on 16 lanes of any width. O(count).
-[[nodiscard]] inline double ordered_dot(const float* a, const float* b, std::size_t count) noexcept {
+/// The product of two floats is exact in double, so fused and separate multiply-adds agree and the
+/// result has the same bits always, on 16 lanes of any width. O(count).
+[[nodiscard]] inline double ordered_dot(const float* a, const float* b,
+                                        std::size_t count) noexcept {
   constexpr std::size_t width = 16;
   std::array<double, width> lanes{};
   std::size_t i = 0;

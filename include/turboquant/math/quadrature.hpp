@@ -12,8 +12,8 @@ struct GaussLegendre16 {
   std::array<double, count> nodes{};
   std::array<double, count> weights{};
 
-  /// Nodes are the roots of the Legendre polynomial P16, found by Newton's method from equally spaced angles;
-  /// weights are 2 / ((1 - x^2) P16'(x)^2). IEEE operations and `std::fma` only.
+  /// Nodes are the roots of the Legendre polynomial P16, found by Newton's method from equally
+  /// spaced angles; weights are 2 / ((1 - x^2) P16'(x)^2). IEEE operations and `std::fma` only.
   GaussLegendre16() noexcept {
     for (std::size_t i = 0; i < count / 2; ++i) {
       // Between consecutive roots of P16 the angle changes by about pi / 16.5.

@@ -15,9 +15,11 @@ inline constexpr float negative_infinity = -std::numeric_limits<float>::infinity
 inline constexpr double log2_e = 1.4426950408889634;
 inline constexpr double natural_log_of_2 = 0.69314718055994531;
 
-/// 2^x for x <= 0 within 2 units in the last place; exactly 1 at 0, exactly 0 below -126 (and for -infinity).
+/// 2^x for x <= 0 within 2 units in the last place; exactly 1 at 0, exactly 0 below -126 (and for
+/// -infinity).
 ///
-/// Polynomial of degree 6 through the Chebyshev nodes of [-1/2, 1/2] (2e-9), rescaled by an exact power of two.
+/// Polynomial of degree 6 through the Chebyshev nodes of [-1/2, 1/2] (2e-9), rescaled by an exact
+/// power of two.
 [[nodiscard]] inline TURBOQUANT_FUNCTION float exp2_negative(float x) noexcept {
   if (!(x >= -126.0F)) {
     return 0.0F;
@@ -34,20 +36,24 @@ inline constexpr double natural_log_of_2 = 0.69314718055994531;
   return p * std::bit_cast<float>(static_cast<std::uint32_t>(static_cast<int>(n) + 127) << 23U);
 }
 
-/// Softmax of part of the keys, ready to be merged: how much a part's output weighs, and the log-sum-exp of both.
+/// Softmax of part of the keys, ready to be merged: how much a part's output weighs, and the
+/// log-sum-exp of both.
 struct MergeWeights {
   float first = 0;
   float second = 0;
   float lse = negative_infinity;
 };
 
-/// Weights with which the normalised outputs of two disjoint sets of keys add up to the output over their union.
+/// Weights with which the normalised outputs of two disjoint sets of keys add up to the output over
+/// their union.
 ///
-/// @param first_lse  natural log of the sum of exp(logit) over the first set; -infinity for an empty one
+/// @param first_lse  natural log of the sum of exp(logit) over the first set; -infinity for an
+/// empty one
 /// @param second_lse of the second set
-/// With one set empty the other's weight is exactly 1 and its log-sum-exp unchanged; with both empty all is zero and
-/// -infinity. Commutative.
-[[nodiscard]] inline TURBOQUANT_FUNCTION MergeWeights merge_weights(float first_lse, float second_lse) noexcept {
+/// With one set empty the other's weight is exactly 1 and its log-sum-exp unchanged; with both
+/// empty all is zero and -infinity. Commutative.
+[[nodiscard]] inline TURBOQUANT_FUNCTION MergeWeights merge_weights(float first_lse,
+                                                                    float second_lse) noexcept {
   if (second_lse == negative_infinity) {
     return {first_lse == negative_infinity ? 0.0F : 1.0F, 0.0F, first_lse};
   }
@@ -72,10 +78,11 @@ struct MergeWeights {
 /// @param other_lse    of the second set; -infinity leaves output and lse bitwise unchanged
 /// @throws Error(shape_mismatch) for outputs of different sizes.
 /// Same bits always for the same order of merges.
-inline void merge_attention(std::span<float> output, float& lse, std::span<const float> other_output,
-                            float other_lse) {
-  require(output.size() == other_output.size(), ErrorCode::shape_mismatch, "merge_attention: other_output.size() is ",
-          other_output.size(), ", expected output.size() = ", output.size());
+inline void merge_attention(std::span<float> output, float& lse,
+                            std::span<const float> other_output, float other_lse) {
+  require(output.size() == other_output.size(), ErrorCode::shape_mismatch,
+          "merge_attention: other_output.size() is ", other_output.size(),
+          ", expected output.size() = ", output.size());
   const MergeWeights weights = merge_weights(lse, other_lse);
   if (weights.second == 0.0F && other_lse == negative_infinity) {
     return;

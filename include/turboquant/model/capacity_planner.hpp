@@ -168,8 +168,8 @@ inline std::int64_t own_state_block(const std::vector<LayerClass>& classes,
   std::int64_t state = 0;
   std::int64_t per_token = 0;
   for (const LayerClass& c : classes) {
-    state = std::max(state, c.state_bytes);
-    per_token = std::max(per_token, c.bytes_per_token);
+    state = (std::max)(state, c.state_bytes);
+    per_token = (std::max)(per_token, c.bytes_per_token);
   }
   if (state == 0 || per_token == 0) {
     return options.block_size;

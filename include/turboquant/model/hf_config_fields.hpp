@@ -178,9 +178,10 @@ class ConfigFields {
 
   [[nodiscard]] std::int64_t as_integer(std::string_view name, const Json& value, std::int64_t low,
                                         std::int64_t high) const {
-    const bool too_large = value.is_number_unsigned() &&
-                           value.get<std::uint64_t>() >
-                               static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+    const bool too_large =
+        value.is_number_unsigned() &&
+        value.get<std::uint64_t>() >
+            static_cast<std::uint64_t>((std::numeric_limits<std::int64_t>::max)());
     require(value.is_number_integer() && !too_large, ErrorCode::format,
             "parse_model_config: ", path_, ".", name, " is ", shown(value),
             ", expected an integer ", low, "..", high);

@@ -72,7 +72,7 @@ inline StrictJson quote_non_finite(std::string_view text) {
 
 /// "line L, column C (byte B)" of an offset, all counted from 1.
 inline std::string text_position(std::string_view text, std::size_t offset) {
-  offset = std::min(offset, text.size());
+  offset = (std::min)(offset, text.size());
   const std::string_view before = text.substr(0, offset);
   const auto line = static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n')) + 1;
   const std::size_t line_start = before.rfind('\n');
@@ -247,7 +247,7 @@ inline nlohmann::json parse_json_object(std::string_view where, std::string_view
     for (const std::size_t at : strict.quoted_at) {
       inserted += at + inserted < num_read ? 2 : 0;
     }
-    const std::size_t offset = num_read - std::min(num_read, inserted + 1);
+    const std::size_t offset = num_read - (std::min)(num_read, inserted + 1);
     fail(ErrorCode::format, where, ": malformed JSON at ", text_position(text, offset), ": ",
          builder.problem());
   }

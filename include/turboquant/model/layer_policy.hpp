@@ -39,7 +39,7 @@ struct BoundaryOptions {
     }
   }
   const auto half = static_cast<std::int64_t>(candidates.size() / 2);
-  const auto kept = static_cast<std::size_t>(std::min(n, half));
+  const auto kept = static_cast<std::size_t>((std::min)(n, half));
   std::vector<std::int64_t> skipped(candidates.begin(),
                                     candidates.begin() + static_cast<std::ptrdiff_t>(kept));
   skipped.insert(skipped.end(), candidates.end() - static_cast<std::ptrdiff_t>(kept),
@@ -116,8 +116,8 @@ struct LayerBits {
               base.value_bits <= max_bits,
           ErrorCode::invalid_argument, "protect_boundary_bits: bits are ", base.key_bits, " and ",
           base.value_bits, ", expected 1..8");
-  const auto raise = [&](int bits) { return bits + std::min(extra, max_bits - bits); };
-  const std::int64_t kept = std::min(n, num_layers / 2);
+  const auto raise = [&](int bits) { return bits + (std::min)(extra, max_bits - bits); };
+  const std::int64_t kept = (std::min)(n, num_layers / 2);
   std::vector<LayerBits> bits(static_cast<std::size_t>(num_layers), base);
   for (std::int64_t i = 0; i < num_layers; ++i) {
     if (i < kept || i >= num_layers - kept) {

@@ -211,8 +211,8 @@ struct SlidingWindowSpec {
   [[nodiscard]] std::int64_t resident_tokens(const SequenceLimits& limits) const {
     detail::require_limits(spec_name, limits);
     detail::require_positive(spec_name, "sliding_window", sliding_window);
-    return std::min(checked_add(sliding_window - 1, limits.max_num_batched_tokens),
-                    limits.max_model_len);
+    return (std::min)(checked_add(sliding_window - 1, limits.max_num_batched_tokens),
+                      limits.max_model_len);
   }
   /// One page more than the resident tokens fill, because the window need not start on a page.
   [[nodiscard]] std::int64_t max_memory_usage_bytes(const SequenceLimits& limits) const {

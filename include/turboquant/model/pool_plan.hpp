@@ -56,7 +56,7 @@ inline bool lcm_fits(std::span<const PageClass> classes) {
   for (const PageClass& c : classes) {
     if (c.scales_with_block_size) {
       const std::int64_t factor = c.page_size_bytes / std::gcd(common, c.page_size_bytes);
-      if (common > std::numeric_limits<std::int64_t>::max() / factor) {
+      if (common > (std::numeric_limits<std::int64_t>::max)() / factor) {
         return false;
       }
       common *= factor;
@@ -64,9 +64,9 @@ inline bool lcm_fits(std::span<const PageClass> classes) {
   }
   std::int64_t largest = 0;
   for (const PageClass& c : classes) {
-    largest = std::max(largest, c.page_size_bytes);
+    largest = (std::max)(largest, c.page_size_bytes);
   }
-  return common <= std::numeric_limits<std::int64_t>::max() - largest;
+  return common <= (std::numeric_limits<std::int64_t>::max)() - largest;
 }
 
 /// floor(a * b / c) without a 128-bit product; `b` tokens of at most 2^62.
@@ -96,7 +96,7 @@ inline std::int64_t pages_per_layer(const LayerClass& c, const UnifiedPage& page
   }
   if (c.window) {
     const std::int64_t resident =
-        std::min(checked_add(*c.window - 1, problem.limits.max_num_batched_tokens), tokens);
+        (std::min)(checked_add(*c.window - 1, problem.limits.max_num_batched_tokens), tokens);
     return checked_add(ceil_div(resident, page.block_size), 1);
   }
   return ceil_div(tokens, page.block_size);
@@ -153,7 +153,7 @@ inline double mean_pages_per_layer(const LayerClass& c, const UnifiedPage& page,
     return mean_pages(tokens, page.block_size);
   }
   const std::int64_t bound =
-      std::min(checked_add(*c.window - 1, problem.limits.max_num_batched_tokens), tokens);
+      (std::min)(checked_add(*c.window - 1, problem.limits.max_num_batched_tokens), tokens);
   const auto growing = static_cast<double>(bound);
   const auto constant = static_cast<double>(tokens - bound);
   return 1.0 + (growing * mean_pages(bound, page.block_size) +
@@ -224,7 +224,7 @@ inline std::int64_t longest_context(std::span<const LayerClass> classes, const P
   plan.bytes_per_sequence = detail::sequence_bytes(classes, plan, problem, tokens);
   if (plan.bytes_per_sequence > 0) {
     const std::int64_t content = detail::content_bytes(classes, tokens);
-    plan.waste = std::max(
+    plan.waste = (std::max)(
         0.0, 1.0 - static_cast<double>(content) / static_cast<double>(plan.bytes_per_sequence));
     plan.mean_bytes_per_sequence = detail::mean_sequence_bytes(classes, plan, problem, tokens);
     plan.capacity_sequences = problem.memory_bytes / plan.bytes_per_sequence;

@@ -101,7 +101,7 @@ inline std::int64_t page_unit(std::span<const PageClass> classes, bool use_lcm) 
   std::int64_t unit = 1;
   for (const PageClass& c : classes) {
     if (c.scales_with_block_size) {
-      unit = use_lcm ? checked_lcm(unit, c.page_size_bytes) : std::max(unit, c.page_size_bytes);
+      unit = use_lcm ? checked_lcm(unit, c.page_size_bytes) : (std::max)(unit, c.page_size_bytes);
     }
   }
   return unit;
@@ -110,7 +110,7 @@ inline std::int64_t page_unit(std::span<const PageClass> classes, bool use_lcm) 
 inline std::int64_t largest_page(std::span<const PageClass> classes) {
   std::int64_t largest = 0;
   for (const PageClass& c : classes) {
-    largest = std::max(largest, c.page_size_bytes);
+    largest = (std::max)(largest, c.page_size_bytes);
   }
   return largest;
 }
@@ -121,7 +121,7 @@ inline std::int64_t smallest_filled_block(std::span<const PageClass> classes, st
   for (const PageClass& c : classes) {
     if (c.scales_with_block_size) {
       const std::int64_t block = checked_mul(page / c.page_size_bytes, c.block_size);
-      smallest = smallest == 0 ? block : std::min(smallest, block);
+      smallest = smallest == 0 ? block : (std::min)(smallest, block);
     }
   }
   return std::max<std::int64_t>(smallest, 1);
@@ -220,8 +220,8 @@ struct LayerGrouping {
             "group_layers: count is ", count, ", expected 0..", max_layers);
     if (count > 0) {
       divisor = std::gcd(divisor, count);
-      least = least == 0 ? count : std::min(least, count);
-      most = std::max(most, count);
+      least = least == 0 ? count : (std::min)(least, count);
+      most = (std::max)(most, count);
     }
   }
   LayerGrouping best;

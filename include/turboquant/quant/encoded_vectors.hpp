@@ -30,8 +30,9 @@ enum class CodeKind {
   return "unknown";
 }
 
-/// How the codes of a batch must be read. It is kept once per batch, so that a quantizer refuses codes it did not
-/// make even where the byte counts agree (128 coordinates of 3 bits take the bytes of 96 of 4 bits).
+/// How the codes of a batch must be read. It is kept once per batch, so that a quantizer refuses
+/// codes it did not make even where the byte counts agree (128 coordinates of 3 bits take the bytes
+/// of 96 of 4 bits).
 struct CodeFormat {
   CodeKind kind = CodeKind::lloyd_max;
   int dim = 0;
@@ -63,7 +64,9 @@ struct EncodedVectors {
 
   /// Bytes allocated for codes and scales.
   [[nodiscard]] std::size_t bytes() const noexcept { return codes.size() + scales.bytes().size(); }
-  [[nodiscard]] const std::uint8_t* row(std::size_t i) const noexcept { return codes.data() + i * code_bytes; }
+  [[nodiscard]] const std::uint8_t* row(std::size_t i) const noexcept {
+    return codes.data() + i * code_bytes;
+  }
   [[nodiscard]] std::uint8_t* row(std::size_t i) noexcept { return codes.data() + i * code_bytes; }
 
   friend bool operator==(const EncodedVectors&, const EncodedVectors&) = default;
@@ -72,27 +75,33 @@ struct EncodedVectors {
 /// Checks a batch against the format and scales of the quantizer that is to read it.
 /// @param elements size of the array (count, dim) that goes with it
 /// @throws Error(shape_mismatch) naming the field that differs.
-inline void require_encoded(const char* caller, const EncodedVectors& encoded, const CodeFormat& expected,
-                            MetadataType metadata, std::size_t elements) {
+inline void require_encoded(const char* caller, const EncodedVectors& encoded,
+                            const CodeFormat& expected, MetadataType metadata,
+                            std::size_t elements) {
   const CodeFormat& format = encoded.format;
-  require(format.kind == expected.kind, ErrorCode::shape_mismatch, caller, ": encoded.format.kind is ",
-          to_string(format.kind), ", expected ", to_string(expected.kind));
-  require(format.dim == expected.dim, ErrorCode::shape_mismatch, caller, ": encoded.format.dim is ", format.dim,
-          ", expected ", expected.dim);
-  require(format.bits == expected.bits, ErrorCode::shape_mismatch, caller, ": encoded.format.bits is ", format.bits,
-          ", expected ", expected.bits);
+  require(format.kind == expected.kind, ErrorCode::shape_mismatch, caller,
+          ": encoded.format.kind is ", to_string(format.kind), ", expected ",
+          to_string(expected.kind));
+  require(format.dim == expected.dim, ErrorCode::shape_mismatch, caller, ": encoded.format.dim is ",
+          format.dim, ", expected ", expected.dim);
+  require(format.bits == expected.bits, ErrorCode::shape_mismatch, caller,
+          ": encoded.format.bits is ", format.bits, ", expected ", expected.bits);
   require(format.rotation_seed == expected.rotation_seed, ErrorCode::shape_mismatch, caller,
-          ": encoded.format.rotation_seed is ", format.rotation_seed, ", expected ", expected.rotation_seed);
-  require(encoded.scales.type() == metadata, ErrorCode::shape_mismatch, caller, ": encoded.scales has ",
-          metadata_bytes(encoded.scales.type()), "-byte scales, expected ", metadata_bytes(metadata));
+          ": encoded.format.rotation_seed is ", format.rotation_seed, ", expected ",
+          expected.rotation_seed);
+  require(encoded.scales.type() == metadata, ErrorCode::shape_mismatch, caller,
+          ": encoded.scales has ", metadata_bytes(encoded.scales.type()), "-byte scales, expected ",
+          metadata_bytes(metadata));
   require(encoded.scales.size() == encoded.count && encoded.code_bytes == expected.code_bytes() &&
               encoded.codes.size() / encoded.code_bytes == encoded.count &&
               encoded.codes.size() % encoded.code_bytes == 0,
-          ErrorCode::shape_mismatch, caller, ": encoded holds ", encoded.codes.size(), " bytes of codes, ",
-          encoded.code_bytes, " per vector, and ", encoded.scales.size(), " scales, expected ", expected.code_bytes(),
+          ErrorCode::shape_mismatch, caller, ": encoded holds ", encoded.codes.size(),
+          " bytes of codes, ", encoded.code_bytes, " per vector, and ", encoded.scales.size(),
+          " scales, expected ", expected.code_bytes(),
           " per vector and a scale each for encoded.count = ", encoded.count);
-  require(elements == encoded.count * static_cast<std::size_t>(expected.dim), ErrorCode::shape_mismatch, caller,
-          ": the other array holds ", elements, " numbers, expected ", encoded.count, " * ", expected.dim);
+  require(elements == encoded.count * static_cast<std::size_t>(expected.dim),
+          ErrorCode::shape_mismatch, caller, ": the other array holds ", elements,
+          " numbers, expected ", encoded.count, " * ", expected.dim);
 }
 
 }  // namespace turboquant

@@ -14,16 +14,19 @@
 
 namespace turboquant {
 
-/// Keys as fp8 (e4m3): every coordinate divided by the vector's scale and rounded to the nearest fp8 number.
+/// Keys as fp8 (e4m3): every coordinate divided by the vector's scale and rounded to the nearest
+/// fp8 number.
 ///
-/// The scale, max |x| / 448 stored rounded up, maps the largest magnitude to 448 at most, so nothing saturates
-/// unless the scale does, which a half does where max |x| exceeds 448 * 65504. Coordinates down to 2^-14 of the
-/// largest keep 3 mantissa bits; smaller ones lie on a grid finer than 2^-17 of it. Same bits always.
+/// The scale, max |x| / 448 stored rounded up, maps the largest magnitude to 448 at most, so
+/// nothing saturates unless the scale does, which a half does where max |x| exceeds 448 * 65504.
+/// Coordinates down to 2^-14 of the largest keep 3 mantissa bits; smaller ones lie on a grid finer
+/// than 2^-17 of it. Same bits always.
 class Float8Quantizer {
  public:
   /// @param dim 1 to 65,536
   /// @throws Error(invalid_argument) for `dim`.
-  explicit Float8Quantizer(int dim, MetadataType metadata = MetadataType::float16) : dim_(dim), metadata_(metadata) {
+  explicit Float8Quantizer(int dim, MetadataType metadata = MetadataType::float16)
+      : dim_(dim), metadata_(metadata) {
     require(dim >= 1 && dim <= 65536, ErrorCode::invalid_argument, "Float8Quantizer: dim is ", dim,
             ", expected 1 to 65536");
   }
@@ -37,7 +40,8 @@ class Float8Quantizer {
 
   /// Quantises a batch.
   /// @param vectors (count, dim), finite
-  /// @throws Error(shape_mismatch) for a size that is no multiple of dim, Error(non_finite) for NaN or infinity.
+  /// @throws Error(shape_mismatch) for a size that is no multiple of dim, Error(non_finite) for NaN
+  /// or infinity.
   [[nodiscard]] EncodedVectors encode(std::span<const float> vectors) const {
     const std::size_t count = require_finite_rows("Float8Quantizer::encode", vectors, dim_);
     const auto d = static_cast<std::size_t>(dim_);
@@ -52,7 +56,8 @@ class Float8Quantizer {
       const double largest = std::ldexp(double{largest_magnitude(normalised)}, input.exponent);
       const float stored = stored_scale_above(largest / double{float8_e4m3_max}, metadata_);
       encoded.scales.set(row, stored);
-      const auto scale = static_cast<float>(std::ldexp(detail::exact_double(stored), -input.exponent));
+      const auto scale =
+          static_cast<float>(std::ldexp(detail::exact_double(stored), -input.exponent));
       std::uint8_t* codes = encoded.row(row);
       for (std::size_t i = 0; i < d; ++i) {
         codes[i] = float8_e4m3::from_float(normalised[i] / scale).bits;

@@ -21,13 +21,13 @@
 
 namespace turboquant {
 
-/// A batch of vectors as Algorithm 2 stores them: the Algorithm 1 part, and per vector the signs and the length
-/// of the residual's sketch.
+/// A batch of vectors as Algorithm 2 stores them: the Algorithm 1 part, and per vector the signs
+/// and the length of the residual's sketch.
 struct EncodedSketches {
   EncodedVectors mse;
-  std::size_t sign_bytes = 0;        ///< bytes of signs per vector
-  std::vector<std::uint8_t> signs;   ///< (count, sign_bytes), 1 bit per coordinate
-  MetadataArray residual_scales;     ///< (count), |residual| / sqrt(dim)
+  std::size_t sign_bytes = 0;       ///< bytes of signs per vector
+  std::vector<std::uint8_t> signs;  ///< (count, sign_bytes), 1 bit per coordinate
+  MetadataArray residual_scales;    ///< (count), |residual| / sqrt(dim)
 
   /// @param format of the Algorithm 1 part
   EncodedSketches(std::size_t num_vectors, const CodeFormat& format, MetadataType type)
@@ -45,13 +45,13 @@ struct EncodedSketches {
   friend bool operator==(const EncodedSketches&, const EncodedSketches&) = default;
 };
 
-/// Algorithm 2 of TurboQuant: `bits - 1` bits of Algorithm 1, then one sign per coordinate of a random sketch of
-/// the residual, which makes inner products unbiased.
+/// Algorithm 2 of TurboQuant: `bits - 1` bits of Algorithm 1, then one sign per coordinate of a
+/// random sketch of the residual, which makes inner products unbiased.
 ///
-/// The residual is taken against the stored (rounded) scale, so rounding adds no bias, and sketched in the rotated
-/// space. The expectation is over sketches: one fixed sketch errs in a fixed direction. A zero vector has both
-/// scales 0 and decodes to exact zeros; signs of multiples by powers of two are equal. The codes do not say which
-/// sketch made them: decode with an equal one.
+/// The residual is taken against the stored (rounded) scale, so rounding adds no bias, and sketched
+/// in the rotated space. The expectation is over sketches: one fixed sketch errs in a fixed
+/// direction. A zero vector has both scales 0 and decodes to exact zeros; signs of multiples by
+/// powers of two are equal. The codes do not say which sketch made them: decode with an equal one.
 /// @tparam Sketch `GaussianSketch` (the published method) or `OrthogonalSketch<...>`
 template <RandomRotation Rotation, class Sketch>
 class InnerProductQuantizer {
@@ -63,9 +63,11 @@ class InnerProductQuantizer {
   /// @throws Error(invalid_argument) for `bits`, Error(shape_mismatch) for a sketch of another dim.
   InnerProductQuantizer(Rotation rotation, int bits, Sketch sketch,
                         MseQuantizerOptions options = {.scale_rule = ScaleRule::plain})
-      : mse_(std::move(rotation), check_bits(bits, options) - 1, options), sketch_(std::move(sketch)) {
-    require(sketch_.dim() == mse_.dim(), ErrorCode::shape_mismatch, "InnerProductQuantizer: sketch.dim() is ",
-            sketch_.dim(), ", expected rotation.dim() = ", mse_.dim());
+      : mse_(std::move(rotation), check_bits(bits, options) - 1, options),
+        sketch_(std::move(sketch)) {
+    require(sketch_.dim() == mse_.dim(), ErrorCode::shape_mismatch,
+            "InnerProductQuantizer: sketch.dim() is ", sketch_.dim(),
+            ", expected rotation.dim() = ", mse_.dim());
   }
 
   [[nodiscard]] int dim() const noexcept { return mse_.dim(); }
@@ -82,7 +84,8 @@ class InnerProductQuantizer {
 
   /// Quantises a batch.
   /// @param vectors (count, dim), finite
-  /// @throws Error(shape_mismatch) for a size that is no multiple of dim, Error(non_finite) for NaN or infinity.
+  /// @throws Error(shape_mismatch) for a size that is no multiple of dim, Error(non_finite) for NaN
+  /// or infinity.
   [[nodiscard]] EncodedSketches encode(std::span<const float> vectors) const {
     const std::size_t count = require_finite_rows("InnerProductQuantizer::encode", vectors, dim());
     const auto d = static_cast<std::size_t>(dim());
@@ -92,18 +95,22 @@ class InnerProductQuantizer {
     std::vector<float> residual(d);
     std::vector<float> sketched(d);
     for (std::size_t row = 0; row < count; ++row) {
-      const NormalisedVector input = mse_.encode_row(vectors.subspan(row * d, d), scratch, encoded.mse, row);
-      // Everything here is in units of 2^exponent; the stored scale comes back exactly. A product of two floats is
-      // exact in double, so that fused and separate operations agree.
-      const double scale = std::ldexp(detail::exact_double(encoded.mse.scales[row]), -input.exponent);
+      const NormalisedVector input =
+          mse_.encode_row(vectors.subspan(row * d, d), scratch, encoded.mse, row);
+      // Everything here is in units of 2^exponent; the stored scale comes back exactly. A product
+      // of two floats is exact in double, so that fused and separate operations agree.
+      const double scale =
+          std::ldexp(detail::exact_double(encoded.mse.scales[row]), -input.exponent);
       const auto factor = static_cast<float>(scale);
       for (std::size_t i = 0; i < d; ++i) {
-        residual[i] = static_cast<float>(double{scratch.rotated[i]} - double{factor} * double{scratch.quantized[i]});
+        residual[i] = static_cast<float>(double{scratch.rotated[i]} -
+                                         double{factor} * double{scratch.quantized[i]});
       }
       const NormalisedVector rest = normalise(residual, residual.data());
       const double root_mean_square = std::sqrt(rest.squared / static_cast<double>(d));
       encoded.residual_scales.set(
-          row, stored_scale(std::ldexp(root_mean_square, rest.exponent + input.exponent), metadata));
+          row,
+          stored_scale(std::ldexp(root_mean_square, rest.exponent + input.exponent), metadata));
       sketch_.apply(residual, sketched);
       pack_signs(sketched, {encoded.signs.data() + row * encoded.sign_bytes, encoded.sign_bytes});
     }
@@ -149,15 +156,17 @@ class InnerProductQuantizer {
   /// Unbiased inner products of a query with every encoded vector, from codes and signs.
   /// @param query  (dim), finite, not rotated
   /// @param scores (count)
-  /// @throws Error(shape_mismatch) for another format or size, Error(non_finite) for NaN or infinity in `query`.
-  void scores(std::span<const float> query, const EncodedSketches& encoded, std::span<float> scores) const {
+  /// @throws Error(shape_mismatch) for another format or size, Error(non_finite) for NaN or
+  /// infinity in `query`.
+  void scores(std::span<const float> query, const EncodedSketches& encoded,
+              std::span<float> scores) const {
     const auto d = static_cast<std::size_t>(dim());
     constexpr const char* caller = "InnerProductQuantizer::scores";
-    require(query.size() == d, ErrorCode::shape_mismatch, caller, ": query.size() is ", query.size(),
-            ", expected dim = ", dim());
+    require(query.size() == d, ErrorCode::shape_mismatch, caller, ": query.size() is ",
+            query.size(), ", expected dim = ", dim());
     require_finite_rows("InnerProductQuantizer::scores (query)", query, dim());
-    require(scores.size() == encoded.count(), ErrorCode::shape_mismatch, caller, ": scores.size() is ",
-            scores.size(), ", expected encoded.count() = ", encoded.count());
+    require(scores.size() == encoded.count(), ErrorCode::shape_mismatch, caller,
+            ": scores.size() is ", scores.size(), ", expected encoded.count() = ", encoded.count());
     check_encoded(caller, encoded, encoded.count() * d);
     std::vector<float> rotated(d);
     std::vector<float> sketched(d);
@@ -170,8 +179,9 @@ class InnerProductQuantizer {
       const double from_levels = ordered_dot(rotated.data(), factors.data(), d);
       read_signs(encoded, row, factors);
       const double from_signs = ordered_dot(sketched.data(), factors.data(), d);
-      const double sum = std::fma(double{encoded.mse.scales[row]}, from_levels,
-                                  residual_factor() * double{encoded.residual_scales[row]} * from_signs);
+      const double sum =
+          std::fma(double{encoded.mse.scales[row]}, from_levels,
+                   residual_factor() * double{encoded.residual_scales[row]} * from_signs);
       scores[row] = detail::saturated(std::ldexp(sum, input.exponent));
     }
   }
@@ -179,8 +189,9 @@ class InnerProductQuantizer {
  private:
   static int check_bits(int bits, const MseQuantizerOptions& options) {
     const int most = options.codebook == CodebookKind::integer_grid ? 5 : 8;
-    require(bits >= 2 && bits <= most, ErrorCode::invalid_argument, "InnerProductQuantizer: bits is ", bits,
-            ", expected 2 to ", most, " (one of them is the sign)");
+    require(bits >= 2 && bits <= most, ErrorCode::invalid_argument,
+            "InnerProductQuantizer: bits is ", bits, ", expected 2 to ", most,
+            " (one of them is the sign)");
     return bits;
   }
 
@@ -189,24 +200,29 @@ class InnerProductQuantizer {
     return sketch_.factor() * std::sqrt(static_cast<double>(dim()));
   }
 
-  static void read_signs(const EncodedSketches& encoded, std::size_t row, std::span<float> signs) noexcept {
+  static void read_signs(const EncodedSketches& encoded, std::size_t row,
+                         std::span<float> signs) noexcept {
     const std::uint8_t* bytes = encoded.signs.data() + row * encoded.sign_bytes;
     for (std::size_t i = 0; i < signs.size(); ++i) {
       signs[i] = read_sign(bytes, i);
     }
   }
 
-  void check_encoded(const char* caller, const EncodedSketches& encoded, std::size_t elements) const {
+  void check_encoded(const char* caller, const EncodedSketches& encoded,
+                     std::size_t elements) const {
     require_encoded(caller, encoded.mse, mse_.format(), mse_.options().metadata, elements);
     const std::size_t expected = packed_bytes(static_cast<std::size_t>(dim()), 1);
-    require(encoded.residual_scales.type() == mse_.options().metadata, ErrorCode::shape_mismatch, caller,
-            ": encoded.residual_scales has ", metadata_bytes(encoded.residual_scales.type()),
-            "-byte scales, expected ", metadata_bytes(mse_.options().metadata));
+    require(encoded.residual_scales.type() == mse_.options().metadata, ErrorCode::shape_mismatch,
+            caller, ": encoded.residual_scales has ",
+            metadata_bytes(encoded.residual_scales.type()), "-byte scales, expected ",
+            metadata_bytes(mse_.options().metadata));
     require(encoded.sign_bytes == expected && encoded.signs.size() / expected == encoded.count() &&
-                encoded.signs.size() % expected == 0 && encoded.residual_scales.size() == encoded.count(),
-            ErrorCode::shape_mismatch, caller, ": encoded holds ", encoded.signs.size(), " bytes of signs, ",
-            encoded.sign_bytes, " per vector, and ", encoded.residual_scales.size(), " residual scales, expected ",
-            expected, " per vector and a scale each for encoded.count() = ", encoded.count());
+                encoded.signs.size() % expected == 0 &&
+                encoded.residual_scales.size() == encoded.count(),
+            ErrorCode::shape_mismatch, caller, ": encoded holds ", encoded.signs.size(),
+            " bytes of signs, ", encoded.sign_bytes, " per vector, and ",
+            encoded.residual_scales.size(), " residual scales, expected ", expected,
+            " per vector and a scale each for encoded.count() = ", encoded.count());
   }
 
   MseQuantizer<Rotation> mse_;

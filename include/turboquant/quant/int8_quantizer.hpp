@@ -13,17 +13,18 @@
 
 namespace turboquant {
 
-/// Keys as int8 with one symmetric scale per token: code = round(x / scale), scale = max |x| / 127, stored rounded
-/// up.
+/// Keys as int8 with one symmetric scale per token: code = round(x / scale), scale = max |x| / 127,
+/// stored rounded up.
 ///
 /// Ties round half away from zero; codes are in [-127, 127], stored as two's complement bytes.
-/// |decoded - x| <= scale / 2 unless the scale saturates, which a half does where max |x| exceeds 127 * 65504.
-/// Same bits always.
+/// |decoded - x| <= scale / 2 unless the scale saturates, which a half does where max |x| exceeds
+/// 127 * 65504. Same bits always.
 class Int8Quantizer {
  public:
   /// @param dim 1 to 65,536
   /// @throws Error(invalid_argument) for `dim`.
-  explicit Int8Quantizer(int dim, MetadataType metadata = MetadataType::float16) : dim_(dim), metadata_(metadata) {
+  explicit Int8Quantizer(int dim, MetadataType metadata = MetadataType::float16)
+      : dim_(dim), metadata_(metadata) {
     require(dim >= 1 && dim <= 65536, ErrorCode::invalid_argument, "Int8Quantizer: dim is ", dim,
             ", expected 1 to 65536");
   }
@@ -37,7 +38,8 @@ class Int8Quantizer {
 
   /// Quantises a batch.
   /// @param vectors (count, dim), finite
-  /// @throws Error(shape_mismatch) for a size that is no multiple of dim, Error(non_finite) for NaN or infinity.
+  /// @throws Error(shape_mismatch) for a size that is no multiple of dim, Error(non_finite) for NaN
+  /// or infinity.
   [[nodiscard]] EncodedVectors encode(std::span<const float> vectors) const {
     const std::size_t count = require_finite_rows("Int8Quantizer::encode", vectors, dim_);
     const auto d = static_cast<std::size_t>(dim_);
@@ -75,7 +77,8 @@ class Int8Quantizer {
       const float scale = encoded.scales[row];
       const std::uint8_t* codes = encoded.row(row);
       for (std::size_t i = 0; i < d; ++i) {
-        out[row * d + i] = detail::saturated(scale * static_cast<float>(static_cast<std::int8_t>(codes[i])));
+        out[row * d + i] =
+            detail::saturated(scale * static_cast<float>(static_cast<std::int8_t>(codes[i])));
       }
     }
   }

@@ -32,21 +32,23 @@ struct MseQuantizerOptions {
   ScaleRule scale_rule = ScaleRule::unbiased;
   CodebookKind codebook = CodebookKind::exact;
   MetadataType metadata = MetadataType::float16;
-  /// Number of codebook stretches the encoder tries per vector, 1 to 9. It keeps the codes whose levels lie
-  /// closest in direction to the vector, that is of least squared error under the best scale. 3 gain 0.03, 0.18
-  /// and 0.44 dB at 2, 3 and 4 bits, 5 gain 0.03, 0.22 and 0.59 dB; the format does not change.
+  /// Number of codebook stretches the encoder tries per vector, 1 to 9. It keeps the codes whose
+  /// levels lie closest in direction to the vector, that is of least squared error under the best
+  /// scale. 3 gain 0.03, 0.18 and 0.44 dB at 2, 3 and 4 bits, 5 gain 0.03, 0.22 and 0.59 dB; the
+  /// format does not change.
   int scale_candidates = 1;
 };
 
-/// Algorithm 1 of TurboQuant (arXiv 2504.19874): rotate, quantise each coordinate with a scalar codebook,
-/// keep one scale per vector.
+/// Algorithm 1 of TurboQuant (arXiv 2504.19874): rotate, quantise each coordinate with a scalar
+/// codebook, keep one scale per vector.
 ///
-/// A zero vector has scale 0 and decodes to exact zeros. Multiplying an input by a power of two leaves its
-/// codes unchanged. The stored scale is that of levels with unit variance, about the root mean square of the
-/// vector: half metadata holds every vector up to a root mean square of 65504 and saturates beyond. Decoded
-/// numbers are finite. All methods are const and safe to call from several threads. With `HadamardRotation` the
-/// encoded bytes are the same always, with `HaarRotation` for the same build; every vector is encoded by itself,
-/// so that any split of a batch gives the same bytes.
+/// A zero vector has scale 0 and decodes to exact zeros. Multiplying an input by a power of two
+/// leaves its codes unchanged. The stored scale is that of levels with unit variance, about the
+/// root mean square of the vector: half metadata holds every vector up to a root mean square of
+/// 65504 and saturates beyond. Decoded numbers are finite. All methods are const and safe to call
+/// from several threads. With `HadamardRotation` the encoded bytes are the same always, with
+/// `HaarRotation` for the same build; every vector is encoded by itself, so that any split of a
+/// batch gives the same bytes.
 template <RandomRotation Rotation = HadamardRotation>
 class MseQuantizer {
  public:
@@ -54,7 +56,9 @@ class MseQuantizer {
   /// @param bits     1 to 8 (1 to 4 for the integer grid)
   /// @throws Error(invalid_argument) for `bits`, `rotation.dim()` or `options.scale_candidates`.
   MseQuantizer(Rotation rotation, int bits, MseQuantizerOptions options = {})
-      : rotation_(std::move(rotation)), options_(options), levels_(make_levels(rotation_.dim(), bits, options)) {}
+      : rotation_(std::move(rotation)),
+        options_(options),
+        levels_(make_levels(rotation_.dim(), bits, options)) {}
 
   [[nodiscard]] int dim() const noexcept { return rotation_.dim(); }
   [[nodiscard]] int bits() const noexcept { return levels_.bits(); }
@@ -64,8 +68,8 @@ class MseQuantizer {
   [[nodiscard]] const Codebook<float>& levels() const noexcept { return levels_; }
   /// What this quantizer writes and reads.
   [[nodiscard]] CodeFormat format() const noexcept {
-    return {options_.codebook == CodebookKind::exact ? CodeKind::lloyd_max : CodeKind::integer_grid, dim(), bits(),
-            rotation_seed(rotation_)};
+    return {options_.codebook == CodebookKind::exact ? CodeKind::lloyd_max : CodeKind::integer_grid,
+            dim(), bits(), rotation_seed(rotation_)};
   }
   /// Bytes of codes per vector.
   [[nodiscard]] std::size_t code_bytes() const noexcept { return format().code_bytes(); }
@@ -76,8 +80,8 @@ class MseQuantizer {
 
   /// Quantises a batch.
   /// @param vectors (count, dim), finite
-  /// @throws Error(shape_mismatch) for a size that is no multiple of dim, Error(non_finite) for NaN or infinity.
-  /// O(count dim (log dim + 2^bits)).
+  /// @throws Error(shape_mismatch) for a size that is no multiple of dim, Error(non_finite) for NaN
+  /// or infinity. O(count dim (log dim + 2^bits)).
   [[nodiscard]] EncodedVectors encode(std::span<const float> vectors) const {
     const std::size_t count = require_finite_rows("MseQuantizer::encode", vectors, dim());
     EncodedVectors encoded(count, format(), options_.metadata);
@@ -112,11 +116,12 @@ class MseQuantizer {
     }
   }
 
-  /// The levels of vector `row`, of unit variance and in the rotated space; times `encoded.scales[row]` they are the
-  /// rotated reconstruction.
+  /// The levels of vector `row`, of unit variance and in the rotated space; times
+  /// `encoded.scales[row]` they are the rotated reconstruction.
   /// @param encoded in this quantizer's `format()`
   /// @param out     (dim)
-  void read_levels(const EncodedVectors& encoded, std::size_t row, std::span<float> out) const noexcept {
+  void read_levels(const EncodedVectors& encoded, std::size_t row,
+                   std::span<float> out) const noexcept {
     const float* level = levels_.centroids().data();
     const std::uint8_t* codes = encoded.row(row);
     for (std::size_t i = 0; i < out.size(); ++i) {
@@ -127,22 +132,27 @@ class MseQuantizer {
   /// Inner products of a query with every encoded vector, from the codes.
   /// @param query  (dim), finite, not rotated
   /// @param scores (count)
-  /// @throws Error(shape_mismatch) for another format or size, Error(non_finite) for NaN or infinity in `query`.
-  void scores(std::span<const float> query, const EncodedVectors& encoded, std::span<float> scores) const {
+  /// @throws Error(shape_mismatch) for another format or size, Error(non_finite) for NaN or
+  /// infinity in `query`.
+  void scores(std::span<const float> query, const EncodedVectors& encoded,
+              std::span<float> scores) const {
     const auto d = static_cast<std::size_t>(dim());
-    require(query.size() == d, ErrorCode::shape_mismatch, "MseQuantizer::scores: query.size() is ", query.size(),
-            ", expected dim = ", dim());
+    require(query.size() == d, ErrorCode::shape_mismatch, "MseQuantizer::scores: query.size() is ",
+            query.size(), ", expected dim = ", dim());
     require_finite_rows("MseQuantizer::scores (query)", query, dim());
-    require(scores.size() == encoded.count, ErrorCode::shape_mismatch, "MseQuantizer::scores: scores.size() is ",
-            scores.size(), ", expected encoded.count = ", encoded.count);
-    require_encoded("MseQuantizer::scores", encoded, format(), options_.metadata, encoded.count * d);
+    require(scores.size() == encoded.count, ErrorCode::shape_mismatch,
+            "MseQuantizer::scores: scores.size() is ", scores.size(),
+            ", expected encoded.count = ", encoded.count);
+    require_encoded("MseQuantizer::scores", encoded, format(), options_.metadata,
+                    encoded.count * d);
     std::vector<float> rotated(d);
     std::vector<float> levels(d);
     const NormalisedVector input = normalise(query, levels.data());
     rotation_.apply(levels, rotated);
     for (std::size_t row = 0; row < encoded.count; ++row) {
       read_levels(encoded, row, levels);
-      const double product = double{encoded.scales[row]} * ordered_dot(rotated.data(), levels.data(), d);
+      const double product =
+          double{encoded.scales[row]} * ordered_dot(rotated.data(), levels.data(), d);
       scores[row] = detail::saturated(std::ldexp(product, input.exponent));
     }
   }
@@ -164,21 +174,26 @@ class MseQuantizer {
   /// @param vector  (dim), finite
   /// @param scratch made for this dim
   /// @param encoded in this quantizer's `format()` and metadata, more than `row` vectors
-  /// @return the power of two and squared length of the input; `scratch` keeps the rotated vector and levels.
+  /// @return the power of two and squared length of the input; `scratch` keeps the rotated vector
+  /// and levels.
   /// @throws Error(shape_mismatch) for other sizes.
-  NormalisedVector encode_row(std::span<const float> vector, Scratch& scratch, EncodedVectors& encoded,
-                              std::size_t row) const {
+  NormalisedVector encode_row(std::span<const float> vector, Scratch& scratch,
+                              EncodedVectors& encoded, std::size_t row) const {
     const auto d = static_cast<std::size_t>(dim());
-    require(vector.size() == d && scratch.size() == d && encoded.code_bytes == code_bytes() && row < encoded.count,
+    require(vector.size() == d && scratch.size() == d && encoded.code_bytes == code_bytes() &&
+                row < encoded.count,
             ErrorCode::shape_mismatch, "MseQuantizer::encode_row: vector.size() is ", vector.size(),
-            ", scratch.size() ", scratch.size(), ", row ", row, " of ", encoded.count, " with ", encoded.code_bytes,
-            " code bytes, expected dim = ", d, " and ", code_bytes(), " code bytes");
+            ", scratch.size() ", scratch.size(), ", row ", row, " of ", encoded.count, " with ",
+            encoded.code_bytes, " code bytes, expected dim = ", d, " and ", code_bytes(),
+            " code bytes");
     const NormalisedVector input = normalise(vector, scratch.normalised.data());
     rotation_.apply(scratch.normalised, scratch.rotated);
     const double root_mean_square = std::sqrt(input.squared / static_cast<double>(d));
-    const auto to_unit_variance = static_cast<float>(input.squared > 0 ? 1 / root_mean_square : 0.0);
-    const double scale = options_.scale_candidates == 1 ? quantise(to_unit_variance, input.squared, scratch)
-                                                        : search(to_unit_variance, input.squared, scratch);
+    const auto to_unit_variance =
+        static_cast<float>(input.squared > 0 ? 1 / root_mean_square : 0.0);
+    const double scale = options_.scale_candidates == 1
+                             ? quantise(to_unit_variance, input.squared, scratch)
+                             : search(to_unit_variance, input.squared, scratch);
     detail::pack_unchecked(scratch.codes.data(), d, bits(), encoded.row(row));
     encoded.scales.set(row, stored_scale(std::ldexp(scale, input.exponent), options_.metadata));
     return input;
@@ -187,16 +202,19 @@ class MseQuantizer {
  private:
   static Codebook<float> make_levels(int dim, int bits, const MseQuantizerOptions& options) {
     const bool grid = options.codebook == CodebookKind::integer_grid;
-    require(dim >= 3 && dim <= (1 << 20), ErrorCode::invalid_argument, "MseQuantizer: rotation.dim() is ", dim,
-            ", expected 3 to 1048576");
-    require(bits >= 1 && bits <= (grid ? 4 : 8), ErrorCode::invalid_argument, "MseQuantizer: bits is ", bits,
+    require(dim >= 3 && dim <= (1 << 20), ErrorCode::invalid_argument,
+            "MseQuantizer: rotation.dim() is ", dim, ", expected 3 to 1048576");
+    require(bits >= 1 && bits <= (grid ? 4 : 8), ErrorCode::invalid_argument,
+            "MseQuantizer: bits is ", bits,
             grid ? ", expected 1 to 4 for the integer grid" : ", expected 1 to 8");
-    require(options.scale_candidates >= 1 && options.scale_candidates <= 9, ErrorCode::invalid_argument,
-            "MseQuantizer: options.scale_candidates is ", options.scale_candidates, ", expected 1 to 9");
+    require(options.scale_candidates >= 1 && options.scale_candidates <= 9,
+            ErrorCode::invalid_argument, "MseQuantizer: options.scale_candidates is ",
+            options.scale_candidates, ", expected 1 to 9");
     if (grid) {
       return grid_codebook(integer_grid(bits)).template scaled<float>(1.0);
     }
-    return lloyd_max(dim, bits)->codebook.template scaled<float>(std::sqrt(static_cast<double>(dim)));
+    return lloyd_max(dim, bits)->codebook.template scaled<float>(
+        std::sqrt(static_cast<double>(dim)));
   }
 
   /// Chooses the codes of `rotated * factor` and returns the scale of the rule.
@@ -226,7 +244,8 @@ class MseQuantizer {
       const auto offset = static_cast<float>(candidate - options_.scale_candidates / 2);
       const double scale = quantise(factor * (1.0F + step * offset), squared, scratch);
       const double projection = ordered_dot(scratch.rotated.data(), scratch.quantized.data(), d);
-      const double fit = projection * projection / ordered_dot(scratch.quantized.data(), scratch.quantized.data(), d);
+      const double fit = projection * projection /
+                         ordered_dot(scratch.quantized.data(), scratch.quantized.data(), d);
       if (fit > best_fit) {
         best_fit = fit;
         best_scale = scale;
@@ -239,9 +258,18 @@ class MseQuantizer {
   }
 
   void look_up(Scratch& scratch) const noexcept {
+    constexpr std::size_t width = 8;
     const float* level = levels_.centroids().data();
-    for (std::size_t i = 0; i < scratch.size(); ++i) {
-      scratch.quantized[i] = level[scratch.codes[i]];
+    const std::uint8_t* codes = scratch.codes.data();
+    float* quantized = scratch.quantized.data();
+    std::size_t i = 0;
+    for (; i + width <= scratch.size(); i += width) {
+      for (std::size_t lane = 0; lane < width; ++lane) {
+        quantized[i + lane] = level[codes[i + lane]];
+      }
+    }
+    for (; i < scratch.size(); ++i) {
+      quantized[i] = level[codes[i]];
     }
   }
 

@@ -6,13 +6,15 @@
 
 namespace turboquant {
 
-/// An orthogonal transform that quantizers can use: `HadamardRotation`, `HaarRotation` or the caller's own.
+/// An orthogonal transform that quantizers can use: `HadamardRotation`, `HaarRotation` or the
+/// caller's own.
 ///
-/// `apply` and `apply_inverse` take (dim) in and (dim) out, and are safe to call from several threads. A rotation
-/// with a `seed()` marks what it encodes, so that another seed is refused at decoding.
+/// `apply` and `apply_inverse` take (dim) in and (dim) out, and are safe to call from several
+/// threads. A rotation with a `seed()` marks what it encodes, so that another seed is refused at
+/// decoding.
 template <class R>
-concept RandomRotation = std::copy_constructible<R> && requires(const R& rotation, std::span<const float> in,
-                                                               std::span<float> out) {
+concept RandomRotation = std::copy_constructible<R> &&
+    requires(const R& rotation, std::span<const float> in, std::span<float> out) {
   { rotation.dim() } -> std::convertible_to<int>;
   rotation.apply(in, out);
   rotation.apply_inverse(in, out);
@@ -21,7 +23,9 @@ concept RandomRotation = std::copy_constructible<R> && requires(const R& rotatio
 /// `rotation.seed()`, or 0 for a rotation that has none.
 template <RandomRotation R>
 [[nodiscard]] std::uint64_t rotation_seed(const R& rotation) noexcept {
-  if constexpr (requires { { rotation.seed() } -> std::convertible_to<std::uint64_t>; }) {
+  if constexpr (requires {
+                  { rotation.seed() } -> std::convertible_to<std::uint64_t>;
+                }) {
     return rotation.seed();
   } else {
     return 0;

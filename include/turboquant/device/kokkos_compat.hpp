@@ -1,0 +1,45 @@
+#pragma once
+
+/// @file
+/// Kokkos 3.4 to 5 in one dialect. The only header that asks for the version of Kokkos.
+
+#include <Kokkos_Core.hpp>
+
+#if KOKKOS_VERSION < 30400
+#error "TurboQuant needs Kokkos 3.4 or newer."
+#endif
+
+namespace turboquant::detail {
+
+/// Whether Kokkos has been finalised for good. Kokkos before 3.7 has no such state: it may be
+/// initialised again.
+[[nodiscard]] inline bool kokkos_is_finalized() {
+#if KOKKOS_VERSION >= 30700
+  return Kokkos::is_finalized();
+#else
+  return false;
+#endif
+}
+
+/// Starts Kokkos; a negative number leaves the choice to Kokkos and its environment variables.
+inline void kokkos_initialize(int num_threads, int device_id) {
+#if KOKKOS_VERSION >= 30700
+  Kokkos::InitializationSettings settings;
+  settings.set_disable_warnings(true);
+  if (num_threads >= 0) {
+    settings.set_num_threads(num_threads);
+  }
+  if (device_id >= 0) {
+    settings.set_device_id(device_id);
+  }
+  Kokkos::initialize(settings);
+#else
+  Kokkos::InitArguments arguments;
+  arguments.num_threads = num_threads;
+  arguments.device_id = device_id;
+  arguments.disable_warnings = true;
+  Kokkos::initialize(arguments);
+#endif
+}
+
+}  // namespace turboquant::detail

@@ -1,0 +1,1 @@
+#include "everything.hpp"

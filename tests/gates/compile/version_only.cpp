@@ -1,0 +1,1 @@
+#include <turboquant/base/config.hpp>
