@@ -229,3 +229,13 @@ TEST_CASE("scales rounded up: the smallest stored number that is not below") {
     }
   }
 }
+
+TEST_CASE("the code of NaN is refused when fp8 keys are read") {
+  const auto x = gaussian(std::size_t{2} * 16, 4);
+  const Float8Quantizer quantizer(16);
+  EncodedVectors encoded = quantizer.encode(x);
+  encoded.codes[20] = 0xFF;
+  std::vector<float> out(x.size(), 7.0F);
+  CHECK(throws(ErrorCode::format, "encoded.codes[20]", [&] { quantizer.decode(encoded, out); }));
+  CHECK(out == std::vector<float>(x.size(), 7.0F));
+}

@@ -497,16 +497,47 @@ TEST_CASE(
     (void)quantizer.encode({x.data(), 97});
   }));
   CHECK(out == std::vector<float>(x.size(), 7.0F));
+}
 
-  MseQuantizer<>::Scratch scratch(96);
-  auto target = encoded;
-  for (const std::size_t size : {std::size_t{95}, std::size_t{97}, std::size_t{0}}) {
-    CHECK(throws(ErrorCode::shape_mismatch, "encode_row", [&] {
-      quantizer.encode_row({x.data(), size}, scratch, target, 0);
-    }));
-  }
-  CHECK(throws(ErrorCode::shape_mismatch, "row 4 of 4", [&] {
-    quantizer.encode_row({x.data(), 96}, scratch, target, 4);
+TEST_CASE("codes of another class of rotation are refused, whatever their seed") {
+  const std::vector<float> x = gaussian(std::size_t{2} * 64, 3);
+  std::vector<float> out(x.size(), 7.0F);
+  const EncodedVectors encoded = MseQuantizer(HadamardRotation(64, 42), 3).encode(x);
+  const MseQuantizer haar(HaarRotation(64, 42), 3);
+  CHECK(throws(ErrorCode::shape_mismatch, "rotation_kind", [&] { haar.decode(encoded, out); }));
+  CHECK(out == std::vector<float>(x.size(), 7.0F));
+}
+
+TEST_CASE("damaged scales are refused") {
+  const std::vector<float> x = gaussian(std::size_t{2} * 64, 3);
+  std::vector<float> out(x.size(), 7.0F);
+  const MseQuantizer quantizer(HadamardRotation(64, 42), 3);
+  EncodedVectors encoded = quantizer.encode(x);
+  encoded.scales.set(1, std::numeric_limits<float>::quiet_NaN());
+  CHECK(throws(ErrorCode::format, "encoded.scales[1]", [&] { quantizer.decode(encoded, out); }));
+  CHECK(throws(ErrorCode::format, "encoded.scales[1]", [&] {
+    quantizer.scores({x.data(), 64}, encoded, std::span(out).first(2));
   }));
-  CHECK(target == encoded);
+  CHECK(out == std::vector<float>(x.size(), 7.0F));
+}
+
+TEST_CASE("batches of impossible shape and unknown options are refused") {
+  const auto batch = [](std::size_t count, int dim, int bits) {
+    return [=] {
+      (void)EncodedVectors(count, {CodeKind::lloyd_max, dim, bits, 0}, MetadataType::float16);
+    };
+  };
+  CHECK(throws(ErrorCode::invalid_argument, "format.dim is -1", batch(1, -1, 3)));
+  CHECK(throws(ErrorCode::invalid_argument, "format.dim is 0", batch(1, 0, 3)));
+  CHECK(throws(ErrorCode::invalid_argument, "bits is 9", batch(1, 64, 9)));
+  CHECK(throws(ErrorCode::overflow, "num_vectors", batch((std::size_t{1} << 63U) + 1, 16, 1)));
+  const auto with = [](MseQuantizerOptions options) {
+    return [=] { (void)MseQuantizer(HadamardRotation(64, 1), 3, options); };
+  };
+  CHECK(throws(ErrorCode::invalid_argument, "CodebookKind(7)",
+               with({.codebook = static_cast<CodebookKind>(7)})));
+  CHECK(throws(ErrorCode::invalid_argument, "ScaleRule(7)",
+               with({.scale_rule = static_cast<ScaleRule>(7)})));
+  CHECK(throws(ErrorCode::invalid_argument, "MetadataType(7)",
+               with({.metadata = static_cast<MetadataType>(7)})));
 }

@@ -395,3 +395,14 @@ TEST_CASE("threads that share a quantizer write the same bytes") {
   }
   CHECK(std::all_of(equal.begin(), equal.end(), [](bool b) { return b; }));
 }
+
+TEST_CASE("batches of impossible shape are refused before anything is allocated") {
+  const auto batch = [](std::size_t count, ValueFormat format) {
+    return [=] { (void)EncodedValues(count, format, MetadataType::float16); };
+  };
+  CHECK(throws(ErrorCode::invalid_argument, "format.group_size is 0", batch(1, {128, 4, 0})));
+  CHECK(throws(ErrorCode::invalid_argument, "format.group_size is 129", batch(1, {128, 4, 129})));
+  CHECK(throws(ErrorCode::invalid_argument, "format.dim is -8", batch(1, {-8, 4, 1})));
+  CHECK(throws(ErrorCode::invalid_argument, "bits is 0", batch(1, {128, 0, 128})));
+  CHECK(throws(ErrorCode::overflow, "num_vectors", batch(std::size_t{1} << 62U, {128, 4, 128})));
+}

@@ -3,6 +3,7 @@
 /// @file
 /// Version, compiler requirements and annotations. The only header with conditional compilation.
 
+#include <cfloat>
 #include <cstddef>
 #include <cstdint>
 
@@ -30,6 +31,12 @@
 #error "TurboQuant cannot be compiled with -ffast-math or -fassociative-math."
 #endif
 
+// Excess precision (x87 arithmetic) rounds differently. 16 only concerns half precision types.
+#if FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16
+#error \
+    "TurboQuant needs float arithmetic in float precision (FLT_EVAL_METHOD 0; on x86: -mfpmath=sse)."
+#endif
+
 #if SIZE_MAX < 0xFFFFFFFFFFFFFFFF
 #error "TurboQuant needs 64-bit sizes: cache offsets exceed 32 bits."
 #endif
@@ -50,6 +57,8 @@
 #endif
 
 namespace turboquant {
+
+static_assert(sizeof(0.1) == 8, "TurboQuant cannot be compiled with -fsingle-precision-constant.");
 
 /// True when errors are thrown as `Error`; false when they are printed to stderr and end the
 /// program.

@@ -2,8 +2,10 @@
 
 #include <turboquant/base/error.hpp>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 /// @file
@@ -56,12 +58,30 @@ inline void pack_group(const std::uint8_t* codes, std::size_t count, unsigned bi
   }
 }
 
+/// Packs 8 codes into `Bits` bytes by closing the gaps between neighbours, then between pairs, then
+/// between fours.
+template <unsigned Bits>
+void pack_eight(const std::uint8_t* codes, std::uint8_t* out) noexcept {
+  static_assert(std::endian::native == std::endian::little);
+  constexpr std::uint64_t one = (1ULL << Bits) - 1;
+  constexpr std::uint64_t two = (1ULL << (2 * Bits)) - 1;
+  constexpr std::uint64_t four = (1ULL << (4 * Bits)) - 1;
+  constexpr std::uint64_t pairs = 0x0001000100010001ULL;
+  constexpr std::uint64_t fours = 0x0000000100000001ULL;
+  std::uint64_t word = 0;
+  std::memcpy(&word, codes, 8);
+  word = (word & (one * pairs)) | ((word >> (8 - Bits)) & ((one << Bits) * pairs));
+  word = (word & (two * fours)) | ((word >> (16 - 2 * Bits)) & ((two << (2 * Bits)) * fours));
+  word = (word & four) | ((word >> (32 - 4 * Bits)) & (four << (4 * Bits)));
+  std::memcpy(out, &word, Bits);
+}
+
 /// `pack` with a width known at compile time, without argument checks.
 template <unsigned Bits>
 void pack_width(const std::uint8_t* codes, std::size_t count, std::uint8_t* out) noexcept {
   std::size_t i = 0;
   for (; i + 8 <= count; i += 8, out += Bits) {
-    pack_group(codes + i, 8, Bits, out);
+    pack_eight<Bits>(codes + i, out);
   }
   pack_group(codes + i, count - i, Bits, out);
 }

@@ -73,6 +73,9 @@ inline void orthonormalise_columns(std::vector<double>& a, std::size_t n) {
 /// same bits for the same build.
 class HaarRotation {
  public:
+  /// Tells codes of this rotation from those of another class with the same seed.
+  static constexpr int kind = 2;
+
   /// @param dim  3 to 4,096
   /// @param seed selects the matrix
   /// @throws Error(invalid_argument) for `dim`.

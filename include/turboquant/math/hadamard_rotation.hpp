@@ -124,6 +124,9 @@ inline void walsh_hadamard(float* x, std::size_t size) noexcept {
 /// one rounding per scale factor, random numbers from `CounterRng`).
 class HadamardRotation {
  public:
+  /// Tells codes of this rotation from those of another class with the same seed.
+  static constexpr int kind = 1;
+
   /// @param dim  3 to 65,536
   /// @param seed selects signs and permutations
   /// @throws Error(invalid_argument) for `dim`.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <turboquant/base/error.hpp>
 #include <turboquant/base/float16.hpp>
 
 #include <bit>
@@ -14,7 +15,10 @@ namespace turboquant {
 
 /// How a quantizer stores its scales and zero points.
 enum class MetadataType {
-  float16,  ///< 2 bytes; positive scales saturate to [2^-24, 65504], zero points to [-65504, 65504]
+  /// 2 bytes; positive scales saturate to [2^-24, 65504], zero points to [-65504, 65504]. Vectors
+  /// of a
+  /// root mean square below 2^-14 lose precision, those below 2^-24 come back too large.
+  float16,
   float32,  ///< 4 bytes; saturates to the range of float, down to its subnormal numbers
 };
 
@@ -106,8 +110,18 @@ namespace detail {
 /// An array of stored numbers of one metadata type; the bytes are what a cache would hold.
 class MetadataArray {
  public:
+  /// Zeros.
+  /// @throws Error(invalid_argument) for a value that is no `MetadataType`.
   MetadataArray(MetadataType type, std::size_t count)
-      : type_(type), bytes_(count * metadata_bytes(type)) {}
+      : type_(checked("MetadataArray", type)), bytes_(count * metadata_bytes(type)) {}
+
+  /// `type`, if it is one.
+  static MetadataType checked(const char* caller, MetadataType type) {
+    require(type == MetadataType::float16 || type == MetadataType::float32,
+            ErrorCode::invalid_argument, caller, ": metadata is MetadataType(",
+            static_cast<int>(type), "), expected float16 or float32");
+    return type;
+  }
 
   [[nodiscard]] MetadataType type() const noexcept { return type_; }
   [[nodiscard]] std::size_t size() const noexcept { return bytes_.size() / metadata_bytes(type_); }
@@ -142,5 +156,14 @@ class MetadataArray {
   MetadataType type_;
   std::vector<std::uint8_t> bytes_;
 };
+
+/// Checks that stored numbers are finite, as those of an encoder always are.
+/// @throws Error(format) naming the first that is not.
+inline void require_finite(const char* caller, const char* name, const MetadataArray& numbers) {
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    require(std::isfinite(numbers[i]), ErrorCode::format, caller, ": ", name, "[", i, "] is ",
+            numbers[i], ", expected a finite number");
+  }
+}
 
 }  // namespace turboquant

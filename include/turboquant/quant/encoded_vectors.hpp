@@ -38,6 +38,7 @@ struct CodeFormat {
   int dim = 0;
   int bits = 0;
   std::uint64_t rotation_seed = 0;  ///< 0 where there is no rotation or it names no seed
+  int rotation_kind = 0;            ///< 0 where there is no rotation or it names no kind
 
   /// Bytes of codes per vector.
   [[nodiscard]] constexpr std::size_t code_bytes() const noexcept {
@@ -47,6 +48,14 @@ struct CodeFormat {
   friend bool operator==(const CodeFormat&, const CodeFormat&) = default;
 };
 
+/// `num_vectors`, if a batch may hold so many.
+/// @throws Error(overflow) for more than 2^32.
+inline std::size_t checked_count(const char* caller, std::size_t num_vectors) {
+  require(num_vectors <= (std::size_t{1} << 32U), ErrorCode::overflow, caller, ": num_vectors is ",
+          num_vectors, ", expected at most 4294967296");
+  return num_vectors;
+}
+
 /// A batch of quantized vectors: per vector dense codes and one stored scale.
 struct EncodedVectors {
   CodeFormat format;
@@ -55,10 +64,13 @@ struct EncodedVectors {
   std::vector<std::uint8_t> codes;  ///< (count, code_bytes), packed as in `bit_pack.hpp`
   MetadataArray scales;             ///< (count)
 
+  /// Zeros for `num_vectors` vectors.
+  /// @throws Error(invalid_argument) for a dim below 1, bits outside 1 to 8 or an unknown metadata
+  /// type, Error(overflow) for more than 2^32 vectors.
   EncodedVectors(std::size_t num_vectors, const CodeFormat& code_format, MetadataType type)
       : format(code_format),
-        count(num_vectors),
-        code_bytes(code_format.code_bytes()),
+        count(checked_count("EncodedVectors", num_vectors)),
+        code_bytes(checked_code_bytes(code_format)),
         codes(num_vectors * code_bytes),
         scales(type, num_vectors) {}
 
@@ -70,6 +82,14 @@ struct EncodedVectors {
   [[nodiscard]] std::uint8_t* row(std::size_t i) noexcept { return codes.data() + i * code_bytes; }
 
   friend bool operator==(const EncodedVectors&, const EncodedVectors&) = default;
+
+ private:
+  static std::size_t checked_code_bytes(const CodeFormat& format) {
+    require(format.dim >= 1 && format.dim <= (1 << 20), ErrorCode::invalid_argument,
+            "EncodedVectors: format.dim is ", format.dim, ", expected 1 to 1048576");
+    detail::check_bits("EncodedVectors", format.bits);
+    return format.code_bytes();
+  }
 };
 
 /// Checks a batch against the format and scales of the quantizer that is to read it.
@@ -89,6 +109,9 @@ inline void require_encoded(const char* caller, const EncodedVectors& encoded,
   require(format.rotation_seed == expected.rotation_seed, ErrorCode::shape_mismatch, caller,
           ": encoded.format.rotation_seed is ", format.rotation_seed, ", expected ",
           expected.rotation_seed);
+  require(format.rotation_kind == expected.rotation_kind, ErrorCode::shape_mismatch, caller,
+          ": encoded.format.rotation_kind is ", format.rotation_kind, ", expected ",
+          expected.rotation_kind);
   require(encoded.scales.type() == metadata, ErrorCode::shape_mismatch, caller,
           ": encoded.scales has ", metadata_bytes(encoded.scales.type()), "-byte scales, expected ",
           metadata_bytes(metadata));
@@ -102,6 +125,7 @@ inline void require_encoded(const char* caller, const EncodedVectors& encoded,
   require(elements == encoded.count * static_cast<std::size_t>(expected.dim),
           ErrorCode::shape_mismatch, caller, ": the other array holds ", elements,
           " numbers, expected ", encoded.count, " * ", expected.dim);
+  require_finite(caller, "encoded.scales", encoded.scales);
 }
 
 }  // namespace turboquant

@@ -29,6 +29,7 @@ class Float8Quantizer {
       : dim_(dim), metadata_(metadata) {
     require(dim >= 1 && dim <= 65536, ErrorCode::invalid_argument, "Float8Quantizer: dim is ", dim,
             ", expected 1 to 65536");
+    MetadataArray::checked("Float8Quantizer", metadata);
   }
 
   [[nodiscard]] int dim() const noexcept { return dim_; }
@@ -73,6 +74,11 @@ class Float8Quantizer {
   void decode(const EncodedVectors& encoded, std::span<float> out) const {
     require_encoded("Float8Quantizer::decode", encoded, format(), metadata_, out.size());
     const auto d = static_cast<std::size_t>(dim_);
+    for (std::size_t i = 0; i < encoded.codes.size(); ++i) {
+      require((encoded.codes[i] & 0x7FU) != 0x7FU, ErrorCode::format,
+              "Float8Quantizer::decode: encoded.codes[", i, "] is ", unsigned{encoded.codes[i]},
+              ", the code of NaN, expected a number");
+    }
     for (std::size_t row = 0; row < encoded.count; ++row) {
       const float scale = encoded.scales[row];
       const std::uint8_t* codes = encoded.row(row);

@@ -223,6 +223,7 @@ class InnerProductQuantizer {
             " bytes of signs, ", encoded.sign_bytes, " per vector, and ",
             encoded.residual_scales.size(), " residual scales, expected ", expected,
             " per vector and a scale each for encoded.count() = ", encoded.count());
+    require_finite(caller, "encoded.residual_scales", encoded.residual_scales);
   }
 
   MseQuantizer<Rotation> mse_;

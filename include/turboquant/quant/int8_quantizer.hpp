@@ -27,6 +27,7 @@ class Int8Quantizer {
       : dim_(dim), metadata_(metadata) {
     require(dim >= 1 && dim <= 65536, ErrorCode::invalid_argument, "Int8Quantizer: dim is ", dim,
             ", expected 1 to 65536");
+    MetadataArray::checked("Int8Quantizer", metadata);
   }
 
   [[nodiscard]] int dim() const noexcept { return dim_; }

@@ -44,11 +44,11 @@ struct MseQuantizerOptions {
 ///
 /// A zero vector has scale 0 and decodes to exact zeros. Multiplying an input by a power of two
 /// leaves its codes unchanged. The stored scale is that of levels with unit variance, about the
-/// root mean square of the vector: half metadata holds every vector up to a root mean square of
-/// 65504 and saturates beyond. Decoded numbers are finite. All methods are const and safe to call
-/// from several threads. With `HadamardRotation` the encoded bytes are the same always, with
-/// `HaarRotation` for the same build; every vector is encoded by itself, so that any split of a
-/// batch gives the same bytes.
+/// root mean square of the vector: half metadata holds vectors of a root mean square from 2^-24 to
+/// 65504 and saturates at both ends (see `MetadataType`). Decoded numbers are finite. All methods
+/// are const and safe to call from several threads. With `HadamardRotation` the encoded bytes are
+/// the same always, with `HaarRotation` for the same build; every vector is encoded by itself, so
+/// that any split of a batch gives the same bytes.
 template <RandomRotation Rotation = HadamardRotation>
 class MseQuantizer {
  public:
@@ -69,7 +69,7 @@ class MseQuantizer {
   /// What this quantizer writes and reads.
   [[nodiscard]] CodeFormat format() const noexcept {
     return {options_.codebook == CodebookKind::exact ? CodeKind::lloyd_max : CodeKind::integer_grid,
-            dim(), bits(), rotation_seed(rotation_)};
+            dim(), bits(), rotation_seed(rotation_), rotation_kind<Rotation>()};
   }
   /// Bytes of codes per vector.
   [[nodiscard]] std::size_t code_bytes() const noexcept { return format().code_bytes(); }
@@ -116,19 +116,6 @@ class MseQuantizer {
     }
   }
 
-  /// The levels of vector `row`, of unit variance and in the rotated space; times
-  /// `encoded.scales[row]` they are the rotated reconstruction.
-  /// @param encoded in this quantizer's `format()`
-  /// @param out     (dim)
-  void read_levels(const EncodedVectors& encoded, std::size_t row,
-                   std::span<float> out) const noexcept {
-    const float* level = levels_.centroids().data();
-    const std::uint8_t* codes = encoded.row(row);
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      out[i] = level[read_code(codes, i, bits())];
-    }
-  }
-
   /// Inner products of a query with every encoded vector, from the codes.
   /// @param query  (dim), finite, not rotated
   /// @param scores (count)
@@ -157,6 +144,23 @@ class MseQuantizer {
     }
   }
 
+ private:
+  template <RandomRotation, class>
+  friend class InnerProductQuantizer;
+
+  /// The levels of vector `row`, of unit variance and in the rotated space; times
+  /// `encoded.scales[row]` they are the rotated reconstruction.
+  /// @param encoded in this quantizer's `format()`
+  /// @param out     (dim)
+  void read_levels(const EncodedVectors& encoded, std::size_t row,
+                   std::span<float> out) const noexcept {
+    const float* level = levels_.centroids().data();
+    const std::uint8_t* codes = encoded.row(row);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out[i] = level[read_code(codes, i, bits())];
+    }
+  }
+
   /// Working memory of one encoder: all arrays (dim).
   struct Scratch {
     explicit Scratch(std::size_t dim)
@@ -176,16 +180,9 @@ class MseQuantizer {
   /// @param encoded in this quantizer's `format()` and metadata, more than `row` vectors
   /// @return the power of two and squared length of the input; `scratch` keeps the rotated vector
   /// and levels.
-  /// @throws Error(shape_mismatch) for other sizes.
   NormalisedVector encode_row(std::span<const float> vector, Scratch& scratch,
                               EncodedVectors& encoded, std::size_t row) const {
     const auto d = static_cast<std::size_t>(dim());
-    require(vector.size() == d && scratch.size() == d && encoded.code_bytes == code_bytes() &&
-                row < encoded.count,
-            ErrorCode::shape_mismatch, "MseQuantizer::encode_row: vector.size() is ", vector.size(),
-            ", scratch.size() ", scratch.size(), ", row ", row, " of ", encoded.count, " with ",
-            encoded.code_bytes, " code bytes, expected dim = ", d, " and ", code_bytes(),
-            " code bytes");
     const NormalisedVector input = normalise(vector, scratch.normalised.data());
     rotation_.apply(scratch.normalised, scratch.rotated);
     const double root_mean_square = std::sqrt(input.squared / static_cast<double>(d));
@@ -199,9 +196,15 @@ class MseQuantizer {
     return input;
   }
 
- private:
   static Codebook<float> make_levels(int dim, int bits, const MseQuantizerOptions& options) {
     const bool grid = options.codebook == CodebookKind::integer_grid;
+    require(grid || options.codebook == CodebookKind::exact, ErrorCode::invalid_argument,
+            "MseQuantizer: options.codebook is CodebookKind(", static_cast<int>(options.codebook),
+            "), expected exact or integer_grid");
+    require(options.scale_rule >= ScaleRule::plain && options.scale_rule <= ScaleRule::unbiased,
+            ErrorCode::invalid_argument, "MseQuantizer: options.scale_rule is ScaleRule(",
+            static_cast<int>(options.scale_rule), "), expected one of the four rules");
+    MetadataArray::checked("MseQuantizer", options.metadata);
     require(dim >= 3 && dim <= (1 << 20), ErrorCode::invalid_argument,
             "MseQuantizer: rotation.dim() is ", dim, ", expected 3 to 1048576");
     require(bits >= 1 && bits <= (grid ? 4 : 8), ErrorCode::invalid_argument,

@@ -10,8 +10,8 @@ namespace turboquant {
 /// caller's own.
 ///
 /// `apply` and `apply_inverse` take (dim) in and (dim) out, and are safe to call from several
-/// threads. A rotation with a `seed()` marks what it encodes, so that another seed is refused at
-/// decoding.
+/// threads. A rotation with a `seed()` and a `kind` marks what it encodes, so that another one is
+/// refused at decoding.
 template <class R>
 concept RandomRotation = std::copy_constructible<R> &&
     requires(const R& rotation, std::span<const float> in, std::span<float> out) {
@@ -27,6 +27,18 @@ template <RandomRotation R>
                   { rotation.seed() } -> std::convertible_to<std::uint64_t>;
                 }) {
     return rotation.seed();
+  } else {
+    return 0;
+  }
+}
+
+/// `R::kind`, or 0 for a rotation that has none; the library's own use 1 (Hadamard) and 2 (Haar).
+template <RandomRotation R>
+[[nodiscard]] constexpr int rotation_kind() noexcept {
+  if constexpr (requires {
+                  { R::kind } -> std::convertible_to<int>;
+                }) {
+    return R::kind;
   } else {
     return 0;
   }

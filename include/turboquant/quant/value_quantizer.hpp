@@ -5,6 +5,7 @@
 #include <turboquant/math/metadata.hpp>
 #include <turboquant/math/normalised_vector.hpp>
 #include <turboquant/math/value_group.hpp>
+#include <turboquant/quant/encoded_vectors.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -46,10 +47,13 @@ struct EncodedValues {
   MetadataArray scales;             ///< (count, groups)
   MetadataArray zeros;              ///< (count, groups)
 
+  /// Zeros for `num_vectors` vectors.
+  /// @throws Error(invalid_argument) for a dim outside 1 to 65,536, bits outside 1 to 8, a group
+  /// size outside 1 to dim or an unknown metadata type, Error(overflow) for more than 2^32 vectors.
   EncodedValues(std::size_t num_vectors, const ValueFormat& value_format, MetadataType type)
       : format(value_format),
-        count(num_vectors),
-        code_bytes(value_format.code_bytes()),
+        count(checked_count("EncodedValues", num_vectors)),
+        code_bytes(checked(value_format).code_bytes()),
         groups(value_format.groups()),
         codes(num_vectors * code_bytes),
         scales(type, num_vectors * groups),
@@ -61,6 +65,17 @@ struct EncodedValues {
   }
 
   friend bool operator==(const EncodedValues&, const EncodedValues&) = default;
+
+ private:
+  static const ValueFormat& checked(const ValueFormat& format) {
+    require(format.dim >= 1 && format.dim <= 65536, ErrorCode::invalid_argument,
+            "EncodedValues: format.dim is ", format.dim, ", expected 1 to 65536");
+    detail::check_bits("EncodedValues", format.bits);
+    require(format.group_size >= 1 && format.group_size <= format.dim, ErrorCode::invalid_argument,
+            "EncodedValues: format.group_size is ", format.group_size,
+            ", expected 1 to dim = ", format.dim);
+    return format;
+  }
 };
 
 struct ValueQuantizerOptions {
@@ -92,6 +107,7 @@ class ValueQuantizer {
     require(options.group_size >= 0 && options.group_size <= dim, ErrorCode::invalid_argument,
             "ValueQuantizer: options.group_size is ", options.group_size,
             ", expected 0 (one group) to dim = ", dim);
+    MetadataArray::checked("ValueQuantizer", options.metadata);
   }
 
   [[nodiscard]] int dim() const noexcept { return dim_; }
@@ -191,6 +207,8 @@ class ValueQuantizer {
             expected.groups(), " for each of encoded.count = ", encoded.count);
     require(elements == encoded.count * static_cast<std::size_t>(dim_), ErrorCode::shape_mismatch,
             caller, ": out.size() is ", elements, ", expected ", encoded.count, " * ", dim_);
+    require_finite(caller, "encoded.scales", encoded.scales);
+    require_finite(caller, "encoded.zeros", encoded.zeros);
   }
 
   Group encode_group(std::span<const float> values, std::uint8_t* codes) const noexcept {
