@@ -13,7 +13,8 @@ namespace turboquant {
 enum class CacheDType { float32, float16, bfloat16, float8_e4m3, int8 };
 
 /// Bytes of one element.
-[[nodiscard]] constexpr std::int64_t dtype_size_bytes(CacheDType dtype) noexcept {
+/// @throws Error(invalid_argument) for a number that is no enumerator.
+[[nodiscard]] constexpr std::int64_t dtype_size_bytes(CacheDType dtype) {
   switch (dtype) {
     case CacheDType::float32: return 4;
     case CacheDType::float16:
@@ -21,7 +22,8 @@ enum class CacheDType { float32, float16, bfloat16, float8_e4m3, int8 };
     case CacheDType::float8_e4m3:
     case CacheDType::int8: return 1;
   }
-  return 0;
+  fail(ErrorCode::invalid_argument, "dtype_size_bytes: dtype is ", static_cast<int>(dtype),
+       ", expected float32, float16, bfloat16, float8_e4m3 or int8");
 }
 
 /// The canonical spelling, for example "bfloat16".

@@ -103,7 +103,7 @@ struct LayerBits {
 
 /// Bits per layer when boundary layers get more: first and last `n` (at most half each) of
 /// `num_layers` get `extra` bits on top, up to 8, and never fewer than asked.
-/// @throws Error(invalid_argument) for negative counts or bits outside 1..8.
+/// @throws Error(invalid_argument) for negative counts, more than 10,000 layers or bits outside 1..8.
 [[nodiscard]] inline std::vector<LayerBits> protect_boundary_bits(std::int64_t num_layers,
                                                                   LayerBits base,
                                                                   std::int64_t n = 2,
@@ -116,6 +116,8 @@ struct LayerBits {
               base.value_bits <= max_bits,
           ErrorCode::invalid_argument, "protect_boundary_bits: bits are ", base.key_bits, " and ",
           base.value_bits, ", expected 1..8");
+  require(num_layers <= max_model_layers, ErrorCode::invalid_argument,
+          "protect_boundary_bits: num_layers is ", num_layers, ", expected 0..", max_model_layers);
   const auto raise = [&](int bits) { return bits + (std::min)(extra, max_bits - bits); };
   const std::int64_t kept = (std::min)(n, num_layers / 2);
   std::vector<LayerBits> bits(static_cast<std::size_t>(num_layers), base);

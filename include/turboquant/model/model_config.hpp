@@ -11,6 +11,9 @@
 
 namespace turboquant {
 
+/// The most layers a model may have; larger counts are mistakes.
+inline constexpr std::int64_t max_model_layers = 10000;
+
 /// What a layer's attention keeps.
 enum class AttentionKind {
   none,     ///< no token cache: recurrent, MLP or expert layer
@@ -151,11 +154,11 @@ struct ModelConfig {
 };
 
 /// A dense model: every layer attends over the whole history.
-/// @throws Error(invalid_argument) for a negative layer count or widths below 1.
+/// @throws Error(invalid_argument) for a layer count outside 0..10,000 or widths below 1.
 [[nodiscard]] inline ModelConfig dense_model(std::int64_t num_layers, std::int64_t num_kv_heads,
                                              std::int64_t head_size) {
-  require(num_layers >= 0, ErrorCode::invalid_argument, "dense_model: num_layers is ", num_layers,
-          ", expected 0 or more");
+  require(num_layers >= 0 && num_layers <= max_model_layers, ErrorCode::invalid_argument,
+          "dense_model: num_layers is ", num_layers, ", expected 0..", max_model_layers);
   detail::require_positive("dense_model", "num_kv_heads", num_kv_heads);
   detail::require_positive("dense_model", "head_size", head_size);
   LayerConfig layer;

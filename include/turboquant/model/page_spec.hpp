@@ -1,10 +1,12 @@
 #pragma once
 
+#include <turboquant/model/argument_checks.hpp>
 #include <turboquant/model/cache_dtype.hpp>
 #include <turboquant/model/presets.hpp>
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -45,9 +47,8 @@ struct SpecField {
   std::string value;
 };
 
-inline void require_positive(std::string_view where, std::string_view field, std::int64_t value) {
-  require(value > 0, ErrorCode::invalid_argument, where, ": ", field, " is ", value,
-          ", expected a positive number");
+inline void require_cache_mode(std::string_view where, MambaCacheMode mode) {
+  require_enumerator(where, "mamba_cache_mode", mode, MambaCacheMode::all, "none, align or all");
 }
 
 inline std::int64_t padded_page(std::string_view where, std::int64_t content,
@@ -61,6 +62,34 @@ inline std::int64_t padded_page(std::string_view where, std::int64_t content,
 inline void require_limits(std::string_view where, const SequenceLimits& limits) {
   require_positive(where, "max_model_len", limits.max_model_len);
   require_positive(where, "max_num_batched_tokens", limits.max_num_batched_tokens);
+  require_cache_mode(where, limits.mamba_cache_mode);
+}
+
+/// Bytes of the keys and values of one token, uncompressed.
+inline std::int64_t dense_token_bytes(std::string_view where, std::int64_t num_kv_heads,
+                                      std::int64_t head_size, std::int64_t head_size_v,
+                                      CacheDType dtype) {
+  constexpr std::int64_t max_width = std::int64_t{1} << 40;
+  require_positive(where, "num_kv_heads", num_kv_heads);
+  require_between(where, "head_size", head_size, 1, max_width);
+  require_between(where, "head_size_v", head_size_v, 0, max_width);
+  const std::int64_t head_bytes = (head_size + head_size_v) * dtype_size_bytes(dtype);
+  return named_mul(where, {"num_kv_heads", num_kv_heads}, {"bytes of a head", head_bytes});
+}
+
+/// Bytes of a page of `block_size` tokens.
+inline std::int64_t page_bytes(std::string_view where, std::int64_t block_size,
+                               std::int64_t bytes_per_token) {
+  require_positive(where, "block_size", block_size);
+  return named_mul(where, {"block_size", block_size}, {"bytes of a token", bytes_per_token});
+}
+
+/// Bytes of the pages of a whole context.
+inline std::int64_t context_bytes(std::string_view where, const SequenceLimits& limits,
+                                  std::int64_t block_size, std::int64_t page) {
+  require_limits(where, limits);
+  const std::int64_t blocks = ceil_div(limits.max_model_len, block_size);
+  return named_mul(where, {"blocks of max_model_len", blocks}, {"page_size_bytes", page});
 }
 
 inline std::string field_text(std::optional<std::int64_t> value) {
@@ -104,17 +133,13 @@ struct FullAttentionSpec {
 
   /// Bytes of one token. @throws Error(invalid_argument | overflow).
   [[nodiscard]] std::int64_t bytes_per_token() const {
-    detail::require_positive(spec_name, "num_kv_heads", num_kv_heads);
-    detail::require_positive(spec_name, "head_size", head_size);
-    const std::int64_t width_v = head_size_v.value_or(head_size);
-    detail::require_positive(spec_name, "head_size_v", width_v);
-    return checked_mul(checked_mul(num_kv_heads, checked_add(head_size, width_v)),
-                       dtype_size_bytes(dtype));
+    detail::require_positive(spec_name, "head_size_v", head_size_v.value_or(1));
+    return detail::dense_token_bytes(spec_name, num_kv_heads, head_size,
+                                     head_size_v.value_or(head_size), dtype);
   }
   /// Bytes a page needs.
   [[nodiscard]] std::int64_t real_page_size_bytes() const {
-    detail::require_positive(spec_name, "block_size", block_size);
-    return checked_mul(block_size, bytes_per_token());
+    return detail::page_bytes(spec_name, block_size, bytes_per_token());
   }
   /// Bytes a page occupies: `page_size_padded` where it is set.
   [[nodiscard]] std::int64_t page_size_bytes() const {
@@ -122,8 +147,7 @@ struct FullAttentionSpec {
   }
   /// Bytes of a sequence of `limits.max_model_len` tokens.
   [[nodiscard]] std::int64_t max_memory_usage_bytes(const SequenceLimits& limits) const {
-    detail::require_limits(spec_name, limits);
-    return checked_mul(ceil_div(limits.max_model_len, block_size), page_size_bytes());
+    return detail::context_bytes(spec_name, limits, block_size, page_size_bytes());
   }
   [[nodiscard]] std::vector<detail::SpecField> fields() const {
     return {{"block_size", std::to_string(block_size)},
@@ -154,18 +178,17 @@ struct TQFullAttentionSpec {
   [[nodiscard]] std::int64_t tq_slot_size() const { return config.slot_size_aligned(); }
   [[nodiscard]] std::int64_t bytes_per_token() const {
     detail::require_positive(spec_name, "num_kv_heads", num_kv_heads);
-    return checked_mul(num_kv_heads, tq_slot_size());
+    return detail::named_mul(spec_name, {"num_kv_heads", num_kv_heads},
+                             {"tq_slot_size", tq_slot_size()});
   }
   [[nodiscard]] std::int64_t real_page_size_bytes() const {
-    detail::require_positive(spec_name, "block_size", block_size);
-    return checked_mul(block_size, bytes_per_token());
+    return detail::page_bytes(spec_name, block_size, bytes_per_token());
   }
   [[nodiscard]] std::int64_t page_size_bytes() const {
     return detail::padded_page(spec_name, real_page_size_bytes(), page_size_padded);
   }
   [[nodiscard]] std::int64_t max_memory_usage_bytes(const SequenceLimits& limits) const {
-    detail::require_limits(spec_name, limits);
-    return checked_mul(ceil_div(limits.max_model_len, block_size), page_size_bytes());
+    return detail::context_bytes(spec_name, limits, block_size, page_size_bytes());
   }
   [[nodiscard]] std::vector<detail::SpecField> fields() const {
     return {{"block_size", std::to_string(block_size)},
@@ -199,10 +222,14 @@ struct SlidingWindowSpec {
   [[nodiscard]] FullAttentionSpec as_full() const {
     return {block_size, num_kv_heads, head_size, head_size_v, dtype, page_size_padded};
   }
-  [[nodiscard]] std::int64_t bytes_per_token() const { return as_full().bytes_per_token(); }
+  [[nodiscard]] std::int64_t bytes_per_token() const {
+    detail::require_positive(spec_name, "head_size_v", head_size_v.value_or(1));
+    return detail::dense_token_bytes(spec_name, num_kv_heads, head_size,
+                                     head_size_v.value_or(head_size), dtype);
+  }
   [[nodiscard]] std::int64_t real_page_size_bytes() const {
     detail::require_positive(spec_name, "sliding_window", sliding_window);
-    return as_full().real_page_size_bytes();
+    return detail::page_bytes(spec_name, block_size, bytes_per_token());
   }
   [[nodiscard]] std::int64_t page_size_bytes() const {
     return detail::padded_page(spec_name, real_page_size_bytes(), page_size_padded);
@@ -211,13 +238,17 @@ struct SlidingWindowSpec {
   [[nodiscard]] std::int64_t resident_tokens(const SequenceLimits& limits) const {
     detail::require_limits(spec_name, limits);
     detail::require_positive(spec_name, "sliding_window", sliding_window);
-    return (std::min)(checked_add(sliding_window - 1, limits.max_num_batched_tokens),
-                      limits.max_model_len);
+    // Compared without a sum, which huge windows would overflow.
+    const std::int64_t rest = limits.max_model_len - (std::min)(sliding_window - 1,
+                                                                limits.max_model_len);
+    return limits.max_model_len - rest + (std::min)(rest, limits.max_num_batched_tokens);
   }
   /// One page more than the resident tokens fill, because the window need not start on a page.
   [[nodiscard]] std::int64_t max_memory_usage_bytes(const SequenceLimits& limits) const {
     const std::int64_t page = page_size_bytes();
-    return checked_mul(checked_add(ceil_div(resident_tokens(limits), block_size), 1), page);
+    const std::int64_t blocks = checked_add(ceil_div(resident_tokens(limits), block_size), 1);
+    return detail::named_mul(spec_name, {"blocks of the window", blocks},
+                             {"page_size_bytes", page});
   }
   [[nodiscard]] std::vector<detail::SpecField> fields() const {
     std::vector<detail::SpecField> all = as_full().fields();
@@ -242,20 +273,16 @@ struct MLAAttentionSpec {
   std::optional<std::int64_t> page_size_padded{};
 
   [[nodiscard]] std::int64_t bytes_per_token() const {
-    detail::require_positive(spec_name, "num_kv_heads", num_kv_heads);
-    detail::require_positive(spec_name, "head_size", head_size);
-    return checked_mul(checked_mul(num_kv_heads, head_size), dtype_size_bytes(dtype));
+    return detail::dense_token_bytes(spec_name, num_kv_heads, head_size, 0, dtype);
   }
   [[nodiscard]] std::int64_t real_page_size_bytes() const {
-    detail::require_positive(spec_name, "block_size", block_size);
-    return checked_mul(block_size, bytes_per_token());
+    return detail::page_bytes(spec_name, block_size, bytes_per_token());
   }
   [[nodiscard]] std::int64_t page_size_bytes() const {
     return detail::padded_page(spec_name, real_page_size_bytes(), page_size_padded);
   }
   [[nodiscard]] std::int64_t max_memory_usage_bytes(const SequenceLimits& limits) const {
-    detail::require_limits(spec_name, limits);
-    return checked_mul(ceil_div(limits.max_model_len, block_size), page_size_bytes());
+    return detail::context_bytes(spec_name, limits, block_size, page_size_bytes());
   }
   [[nodiscard]] std::vector<detail::SpecField> fields() const {
     return {{"block_size", std::to_string(block_size)},
@@ -296,9 +323,12 @@ struct MambaSpec {
       std::int64_t bytes = dtype_size_bytes(array.dtype);
       for (const std::int64_t extent : array.shape) {
         detail::require_positive(spec_name, "state extent", extent);
-        bytes = checked_mul(bytes, extent);
+        bytes = detail::named_mul(spec_name, {"state extent", extent}, {"bytes of a row", bytes});
       }
-      total = checked_add(total, bytes);
+      require(total <= (std::numeric_limits<std::int64_t>::max)() - bytes, ErrorCode::overflow,
+              spec_name, ": arrays have ", total, " and ", bytes,
+              " bytes, expected a sum below 2^63");
+      total += bytes;
     }
     return total;
   }
@@ -320,7 +350,8 @@ struct MambaSpec {
   }
   [[nodiscard]] std::int64_t max_memory_usage_bytes(const SequenceLimits& limits) const {
     const std::int64_t page = page_size_bytes();
-    return checked_mul(max_states(limits), page);
+    return detail::named_mul(spec_name, {"states of a sequence", max_states(limits)},
+                             {"page_size_bytes", page});
   }
   [[nodiscard]] std::vector<detail::SpecField> fields() const {
     std::string shapes;

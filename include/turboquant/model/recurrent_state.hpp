@@ -73,6 +73,8 @@ inline std::int64_t per_rank(std::string_view field, std::int64_t total, std::in
   require(options.num_speculative_tokens >= 0, ErrorCode::invalid_argument,
           "recurrent_state_spec: num_speculative_tokens is ", options.num_speculative_tokens,
           ", expected 0 or more");
+  detail::require_enumerator("recurrent_state_spec", "kind", geometry.kind,
+                             RecurrentKind::short_convolution, "a RecurrentKind");
   MambaSpec spec;
   spec.block_size = options.block_size;
   spec.num_speculative_blocks = options.num_speculative_tokens;

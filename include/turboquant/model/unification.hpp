@@ -1,9 +1,10 @@
 #pragma once
 
-#include <turboquant/base/checked_math.hpp>
+#include <turboquant/model/argument_checks.hpp>
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -53,7 +54,8 @@ struct UnifiedPage {
   std::int64_t page_size_bytes = 0;  ///< bytes allocated
   std::int64_t padding_bytes = 0;    ///< bytes of a page that hold nothing
   std::int64_t block_size = 1;       ///< tokens; unchanged for fixed-size classes
-  std::int64_t scale = 1;            ///< block_size / original block_size
+  /// Original blocks of a page; 0 where a policy cuts the page at no multiple of the original block.
+  std::int64_t scale = 1;
   bool scales_with_block_size = true;
 
   [[nodiscard]] double padding_fraction() const noexcept {
@@ -79,7 +81,9 @@ struct UnifiedPages {
 [[nodiscard]] inline std::int64_t prefix_granularity(std::span<const std::int64_t> block_sizes) {
   std::int64_t common = 1;
   for (const std::int64_t size : block_sizes) {
-    common = checked_lcm(common, size);
+    detail::require_positive("prefix_granularity", "block size", size);
+    common = detail::named_lcm("prefix_granularity", {"the multiple so far", common},
+                               {"block size", size});
   }
   return common;
 }
@@ -101,7 +105,9 @@ inline std::int64_t page_unit(std::span<const PageClass> classes, bool use_lcm) 
   std::int64_t unit = 1;
   for (const PageClass& c : classes) {
     if (c.scales_with_block_size) {
-      unit = use_lcm ? checked_lcm(unit, c.page_size_bytes) : (std::max)(unit, c.page_size_bytes);
+      unit = use_lcm ? named_lcm("unify_pages", {"the multiple so far", unit},
+                                 {"page_size_bytes", c.page_size_bytes})
+                     : (std::max)(unit, c.page_size_bytes);
     }
   }
   return unit;
@@ -115,32 +121,60 @@ inline std::int64_t largest_page(std::span<const PageClass> classes) {
   return largest;
 }
 
+/// Tokens of the base blocks that fit a page of `page` bytes.
+inline std::int64_t filled_block(const PageClass& c, std::int64_t page) {
+  return named_mul("unify_pages", {"block_size", c.block_size},
+                   {"blocks of a common page", page / c.page_size_bytes});
+}
+
 /// The smallest block among the attention classes when each fills a page of `page` bytes.
 inline std::int64_t smallest_filled_block(std::span<const PageClass> classes, std::int64_t page) {
   std::int64_t smallest = 0;
   for (const PageClass& c : classes) {
     if (c.scales_with_block_size) {
-      const std::int64_t block = checked_mul(page / c.page_size_bytes, c.block_size);
+      const std::int64_t block = filled_block(c, page);
       smallest = smallest == 0 ? block : (std::min)(smallest, block);
     }
   }
   return std::max<std::int64_t>(smallest, 1);
 }
 
-/// Base blocks of `c` in one page of `page` bytes under `policy`.
-inline std::int64_t blocks_per_page(const PageClass& c, std::int64_t page, BlockPolicy policy,
-                                    std::int64_t smallest) {
-  const std::int64_t fitting = page / c.page_size_bytes;
-  if (policy == BlockPolicy::fill) {
-    return fitting;
+/// Bytes that `tokens` tokens of `c` fill. A class whose bytes divide among its tokens can hold any
+/// number of them, any other class whole base blocks only.
+inline std::int64_t filled_bytes(const PageClass& c, std::int64_t tokens) {
+  if (c.page_size_bytes % c.block_size == 0) {
+    return checked_mul(c.page_size_bytes / c.block_size, tokens);
   }
-  require(smallest % c.block_size == 0, ErrorCode::unsupported, "unify_pages: block_size of \"",
-          c.name, "\" is ", c.block_size, ", which does not divide the smallest block ", smallest,
+  require(tokens % c.block_size == 0, ErrorCode::unsupported, "unify_pages: block_size of \"",
+          c.name, "\" is ", c.block_size, ", which does not divide the smallest block ", tokens,
           "; use BlockPolicy::fill");
-  if (policy == BlockPolicy::smallest) {
-    return smallest / c.block_size;
+  return checked_mul(c.page_size_bytes, tokens / c.block_size);
+}
+
+/// Tokens of `c` in one page of `page` bytes under `policy`.
+inline std::int64_t tokens_per_page(const PageClass& c, std::int64_t page, BlockPolicy policy,
+                                    std::int64_t smallest) {
+  if (policy == BlockPolicy::fill) {
+    return filled_block(c, page);
   }
-  return checked_mul(fitting * c.block_size / smallest, smallest) / c.block_size;
+  const std::int64_t bytes = filled_bytes(c, smallest);
+  return policy == BlockPolicy::smallest
+             ? smallest
+             : named_mul("unify_pages", {"smallest block", smallest},
+                         {"smallest blocks of a common page", page / bytes});
+}
+
+inline bool equal_blocks(std::span<const PageClass> classes) {
+  std::int64_t block = 0;
+  for (const PageClass& c : classes) {
+    if (c.scales_with_block_size) {
+      if (block != 0 && c.block_size != block) {
+        return false;
+      }
+      block = c.block_size;
+    }
+  }
+  return true;
 }
 
 }  // namespace detail
@@ -150,13 +184,18 @@ inline std::int64_t blocks_per_page(const PageClass& c, std::int64_t page, Block
 /// `lcm` and `padded` give every class the same page: the smallest multiple of the LCM (of the
 /// largest, when padded) of the attention pages that is at least every fixed page. Attention
 /// classes change their block size, fixed classes only their padding. An empty input gives an empty
-/// result; a set whose pages are equal already is returned unchanged. Host only, O(classes),
-/// deterministic.
+/// result; a set whose pages are equal already is returned unchanged, unless `policy` asks a padded
+/// layout for blocks that agree. A policy shortens a block where a token has a whole number of
+/// bytes. Host only, O(classes), deterministic.
 /// @throws Error(invalid_argument) for sizes below 1, Error(overflow) when a page or block exceeds
 ///         64 bits, Error(unsupported) when `policy` needs a block that a class cannot have.
 [[nodiscard]] inline UnifiedPages unify_pages(std::span<const PageClass> classes,
                                               UnificationStrategy strategy,
                                               BlockPolicy policy = BlockPolicy::fill) {
+  detail::require_enumerator("unify_pages", "strategy", strategy,
+                             UnificationStrategy::separate_pools, "lcm, padded or separate_pools");
+  detail::require_enumerator("unify_pages", "policy", policy, BlockPolicy::smallest,
+                             "fill, multiple_of_smallest or smallest");
   detail::require_page_classes(classes);
   const std::int64_t largest = detail::largest_page(classes);
   const bool equal = std::all_of(classes.begin(), classes.end(),
@@ -164,16 +203,18 @@ inline std::int64_t blocks_per_page(const PageClass& c, std::int64_t page, Block
   const bool pools = strategy == UnificationStrategy::separate_pools;
   UnifiedPages result;
   result.strategy = strategy;
-  result.unchanged = equal || pools;
+  const bool needs_smallest =
+      strategy == UnificationStrategy::padded && policy != BlockPolicy::fill;
+  result.unchanged = pools || (equal && (!needs_smallest || detail::equal_blocks(classes)));
   std::int64_t page = largest;
   if (!result.unchanged) {
-    page = round_up(largest, detail::page_unit(classes, strategy == UnificationStrategy::lcm));
+    const std::int64_t unit = detail::page_unit(classes, strategy == UnificationStrategy::lcm);
+    page = detail::named_mul("unify_pages", {"common page_size_bytes", unit},
+                             {"its multiple", ceil_div(largest, unit)});
   }
   if (!pools && !classes.empty()) {
     result.page_size_bytes = page;
   }
-  const bool needs_smallest =
-      strategy == UnificationStrategy::padded && policy != BlockPolicy::fill;
   const std::int64_t smallest =
       needs_smallest && !result.unchanged ? detail::smallest_filled_block(classes, page) : 1;
   for (const PageClass& c : classes) {
@@ -181,15 +222,21 @@ inline std::int64_t blocks_per_page(const PageClass& c, std::int64_t page, Block
     unified.name = c.name;
     unified.scales_with_block_size = c.scales_with_block_size;
     unified.page_size_bytes = pools ? c.page_size_bytes : page;
+    unified.block_size = c.block_size;
+    unified.padding_bytes = unified.page_size_bytes - c.page_size_bytes;
     if (c.scales_with_block_size && !result.unchanged) {
-      unified.scale = strategy == UnificationStrategy::lcm
-                          ? page / c.page_size_bytes
-                          : detail::blocks_per_page(c, page, policy, smallest);
+      const BlockPolicy used = needs_smallest ? policy : BlockPolicy::fill;
+      unified.block_size = detail::tokens_per_page(c, page, used, smallest);
+      const bool whole = unified.block_size % c.block_size == 0;
+      unified.scale = whole ? unified.block_size / c.block_size : 0;
+      unified.padding_bytes =
+          page - (whole ? c.page_size_bytes * unified.scale
+                        : detail::filled_bytes(c, unified.block_size));
     }
-    unified.block_size = checked_mul(c.block_size, unified.scale);
-    unified.padding_bytes = unified.page_size_bytes - checked_mul(c.page_size_bytes, unified.scale);
     if (c.scales_with_block_size) {
-      result.prefix_granularity = checked_lcm(result.prefix_granularity, unified.block_size);
+      result.prefix_granularity =
+          detail::named_lcm("unify_pages", {"prefix granularity so far", result.prefix_granularity},
+                            {"block_size", unified.block_size});
     }
     result.classes.push_back(std::move(unified));
   }
@@ -258,7 +305,8 @@ struct PageUse {
 };
 
 /// Page use of a sequence of `num_tokens` in blocks of `block_size` tokens.
-/// @throws Error(invalid_argument) unless both are positive.
+/// @throws Error(invalid_argument) unless both are positive, Error(overflow) where the last page ends
+///         beyond 64 bits.
 [[nodiscard]] inline PageUse page_use(std::int64_t num_tokens, std::int64_t block_size) {
   require(num_tokens > 0, ErrorCode::invalid_argument, "page_use: num_tokens is ", num_tokens,
           ", expected a positive number");
@@ -266,7 +314,10 @@ struct PageUse {
           ", expected a positive number");
   PageUse use;
   use.num_pages = ceil_div(num_tokens, block_size);
-  use.allocated_tokens = checked_mul(use.num_pages, block_size);
+  require(use.num_pages <= (std::numeric_limits<std::int64_t>::max)() / block_size,
+          ErrorCode::overflow, "page_use: num_tokens is ", num_tokens, " and block_size is ",
+          block_size, ", expected a last page that ends below 2^63");
+  use.allocated_tokens = use.num_pages * block_size;
   use.used_fraction = static_cast<double>(num_tokens) / static_cast<double>(use.allocated_tokens);
   return use;
 }
