@@ -8,11 +8,14 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <iomanip>
 #include <iostream>
+#include <limits>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -67,7 +70,57 @@ std::int64_t parse_bytes(const std::string& text) {
   for (std::size_t i = 0; i <= power; ++i) {
     factor *= binary ? 1024 : 1000;
   }
-  return checked_mul(amount, factor);
+  require(amount <= (std::numeric_limits<std::int64_t>::max)() / factor, ErrorCode::overflow,
+          "--memory is \"", text, "\", expected fewer than 2^63 bytes");
+  return amount * factor;
+}
+
+/// A whole number; CLI11 would clamp one beyond 64 bits.
+std::int64_t parse_number(std::string_view option, std::string_view text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  require(error == std::errc() && end == text.data() + text.size(), ErrorCode::invalid_argument,
+          option, " is \"", text, "\", expected a whole number of at most 64 bits");
+  return number;
+}
+
+/// The parts of every list between commas, empty ones included; CLI11 would drop those.
+std::vector<std::string> split(const std::vector<std::string>& lists) {
+  std::vector<std::string> parts;
+  for (const std::string& list : lists) {
+    std::size_t begin = 0;
+    for (std::size_t comma = list.find(','); comma != std::string::npos;
+         comma = list.find(',', begin)) {
+      parts.push_back(list.substr(begin, comma - begin));
+      begin = comma + 1;
+    }
+    parts.push_back(list.substr(begin));
+  }
+  return parts;
+}
+
+/// The message on one line, whatever the arguments held.
+std::string one_line(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
+  return text;
+}
+
+/// Refuses the model's own file for the plan: opening would erase it.
+void require_other_file(const std::string& json_file, const std::string& config) {
+  std::error_code ignored;
+  const std::filesystem::path source = std::filesystem::is_directory(config, ignored)
+                                           ? std::filesystem::path(config) / "config.json"
+                                           : std::filesystem::path(config);
+  require(config.empty() || !std::filesystem::equivalent(json_file, source, ignored),
+          ErrorCode::invalid_argument, "--json is ", json_file,
+          ", the file that the model is read from, expected another one");
+}
+
+/// Flushes `out`; what could not be written is an error.
+void finish(std::ostream& out, std::string_view name) {
+  out.flush();
+  require(out.good(), ErrorCode::io, "cannot write ", name);
 }
 
 MambaCacheMode parse_mode(const std::string& name) {
@@ -257,10 +310,9 @@ nlohmann::json plan_json(const std::string& name, const ModelConfig& model,
                          {"recommended", to_string(plan.recommended)},
                          {"reason", plan.reason},
                          {"baseline", pool_json(plan.baseline)}};
-  if (plan.kv_bytes > 0) {
-    json["kv_ratio"] = plan.kv_ratio();
-    json["total_ratio"] = plan.total_ratio();
-  }
+  // A model without an attention cache has no ratio.
+  json["kv_ratio"] = plan.kv_bytes > 0 ? nlohmann::json(plan.kv_ratio()) : nlohmann::json(nullptr);
+  json["total_ratio"] = plan.total_ratio();
   for (const LayerClass& c : plan.classes) {
     json["classes"].push_back({{"class", c.name},
                                {"backend", c.backend},
@@ -296,76 +348,115 @@ int main(int argc, char** argv) {
   std::string mode = "none";
   std::string dense;
   std::string json_file;
-  std::int64_t state_bytes = 0;
+  std::vector<std::string> skip_layers;
+  std::vector<std::string> prompts;
   bool list = false;
   PlanOptions options;
   options.context_tokens = 131072;
-  app.add_option("config", config, "config.json or its directory; a bundled one without it");
+
+  // Numbers arrive as text, see parse_number.
+  struct Number {
+    std::string name;
+    std::int64_t* target;
+    std::string text;
+  };
+  std::vector<Number> numbers;
+  numbers.reserve(8);
+  const auto add_number = [&](const char* name, std::int64_t& target, const char* what) {
+    numbers.push_back({name, &target, std::to_string(target)});
+    app.add_option(name, numbers.back().text, what)->capture_default_str();
+  };
+
+  auto* config_option =
+      app.add_option("config", config, "config.json or its directory; a bundled one without it");
   app.add_option("--preset", preset, "cache preset, or none")->capture_default_str();
   app.add_option("--memory", memory, "bytes for the cache of one rank, e.g. 80GiB")
       ->capture_default_str();
-  app.add_option("--context", options.context_tokens, "tokens of a sequence")
-      ->capture_default_str();
-  app.add_option("--tensor-parallel", options.tensor_parallel, "ranks")->capture_default_str();
-  app.add_option("--skip-layers", options.skip_layers,
+  add_number("--context", options.context_tokens, "tokens of a sequence");
+  add_number("--tensor-parallel", options.tensor_parallel, "ranks");
+  app.add_option("--skip-layers", skip_layers,
                  "layers left uncompressed: absolute indices or names, separated by commas")
-      ->delimiter(',');
-  app.add_option("--boundary", options.boundary_layers,
-                 "first and last n layers left uncompressed in dense models")
-      ->capture_default_str();
+      ->allow_extra_args(false);
+  add_number("--boundary", options.boundary_layers,
+             "first and last n layers left uncompressed in dense models");
   app.add_flag("--protect-full-attention", options.boundary.protect_full_attention_list,
                "count the boundary in the list of full-attention layers, hybrids included");
-  app.add_option("--speculative-tokens", options.num_speculative_tokens, "tokens drafted ahead")
-      ->capture_default_str();
+  add_number("--speculative-tokens", options.num_speculative_tokens, "tokens drafted ahead");
   app.add_option("--mamba-cache-mode", mode, "none, align or all")->capture_default_str();
-  app.add_option("--block-size", options.block_size, "tokens of a page before unification")
-      ->capture_default_str();
-  app.add_option("--kernel-alignment", options.kernel_alignment,
-                 "block sizes are multiples of this")
-      ->capture_default_str();
-  app.add_option("--prompt", options.prompt_lengths,
-                 "prompt lengths to report, separated by commas")
-      ->delimiter(',');
+  add_number("--block-size", options.block_size, "tokens of a page before unification");
+  add_number("--kernel-alignment", options.kernel_alignment, "block sizes are multiples of this");
+  app.add_option("--prompt", prompts, "prompt lengths to report, separated by commas")
+      ->allow_extra_args(false);
+  std::string state_bytes;
   auto* state_option = app.add_option("--state-bytes", state_bytes,
                                       "bytes of one recurrent state, instead of the file's sizes");
-  app.add_option("--dense-dtype", dense, "element type of uncompressed caches, e.g. fp8");
-  app.add_option("--json", json_file, "also write the plan to this file");
+  auto* dense_option =
+      app.add_option("--dense-dtype", dense, "element type of uncompressed caches, e.g. fp8");
+  auto* json_option = app.add_option("--json", json_file, "also write the plan to this file");
   app.add_flag("--list-presets", list, "print the presets and their bytes per token and head");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    if (error.get_exit_code() == 0) {
+      app.exit(error);
+      return std::cout.flush().good() ? 0 : 1;
+    }
+    std::cerr << "cache_planner: " << one_line(error.what()) << '\n';
+    return 2;
   }
+  // Exit status of an Error: 2 for what the caller asked, 1 for output that cannot be written.
+  int failure = 2;
   try {
     if (list) {
       list_presets(std::cout);
+      failure = 1;
+      finish(std::cout, "standard output");
       return 0;
     }
+    require(config_option->count() == 0 || !config.empty(), ErrorCode::invalid_argument,
+            "config is \"\", expected a path");
+    require(json_option->count() == 0 || !json_file.empty(), ErrorCode::invalid_argument,
+            "--json is \"\", expected a path");
     if (preset != "none") {
       options.codec = find_cache_preset(preset);
     }
     options.memory_bytes = parse_bytes(memory);
     options.mamba_cache_mode = parse_mode(mode);
-    if (!dense.empty()) {
+    for (const Number& number : numbers) {
+      *number.target = parse_number(number.name, number.text);
+    }
+    options.skip_layers = split(skip_layers);
+    for (const std::string& length : split(prompts)) {
+      options.prompt_lengths.push_back(parse_number("--prompt", length));
+    }
+    if (dense_option->count() > 0) {
       options.dense_dtype = parse_cache_dtype(dense);
     }
     if (state_option->count() > 0) {
-      options.recurrent_state_bytes = state_bytes;
+      options.recurrent_state_bytes = parse_number("--state-bytes", state_bytes);
     }
     const std::string name = config.empty() ? std::string(bundled_name) : config;
     const ModelConfig model =
         config.empty() ? parse_model_config(bundled_config) : load_model_config(config);
     const CachePlan plan = plan_cache(model, options);
-    print_plan(std::cout, name, model, options, plan);
-    if (!json_file.empty()) {
+    if (json_file.empty()) {
+      print_plan(std::cout, name, model, options, plan);
+    } else {
+      require_other_file(json_file, config);
+      failure = 1;
       std::ofstream file(json_file);
-      file << plan_json(name, model, options, plan).dump(2) << '\n';
-      file.flush();
-      require(file.good(), ErrorCode::io, "--json: cannot write ", json_file);
+      require(file.is_open(), ErrorCode::io, "--json: cannot write ", json_file);
+      print_plan(std::cout, name, model, options, plan);
+      file << plan_json(name, model, options, plan)
+                  .dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
+           << '\n';
+      finish(file, json_file);
     }
+    failure = 1;
+    finish(std::cout, "standard output");
   } catch (const Error& error) {
-    std::cerr << "cache_planner: " << error.what() << '\n';
-    return 2;
+    std::cerr << "cache_planner: " << one_line(error.what()) << '\n';
+    return failure;
   }
   return 0;
 }

@@ -2,12 +2,13 @@
 // attention error.
 //
 // Input: a safetensors file with tensors
-//   layers.<i>.key, layers.<i>.value   (tokens, kv_heads, head_dim), F32, F16 or BF16, keys as
-//   attention uses them layers.<i>.query                   (positions, query_heads, head_dim),
-//   optional query_positions                    (positions), I64, optional; default: the last
-//   `positions` tokens
+//   layers.<i>.key, layers.<i>.value  (tokens, kv_heads, head_dim), F32, F16 or BF16; keys as
+//                                     attention uses them
+//   layers.<i>.query                  (positions, query_heads, head_dim), optional
+//   query_positions                   (positions), I64, optional; default: the last tokens
 // Exit code: 0; 2 for a wrong file or argument; 1 when the output cannot be written. Errors are one
-// line on stderr.
+// line on stderr. Numbers that are not finite, which a codec can decode to from very large ones,
+// are "nan" or "inf" in the tables and null in JSON.
 
 #include "kv_report/capture.hpp"
 #include "kv_report/codecs.hpp"
@@ -21,12 +22,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <iomanip>
 #include <iostream>
 #include <new>
 #include <optional>
@@ -58,9 +58,14 @@ int complain(std::string message, int code) {
   return code;
 }
 
+/// What `exit_code` is once everything printed has really been written.
+int after_flush(int exit_code) {
+  return std::cout.flush() ? exit_code : complain("standard output cannot be written", no_output);
+}
+
 void print_catalogue() {
   for (const kv_report::CatalogueEntry& entry : kv_report::codec_catalogue()) {
-    std::printf("%-20s %s\n", std::string(entry.name).c_str(), std::string(entry.summary).c_str());
+    std::cout << std::left << std::setw(20) << entry.name << ' ' << entry.summary << '\n';
   }
 }
 
@@ -107,20 +112,30 @@ void print_unused(const std::vector<std::string>& tensors) {
   std::cout << (tensors.size() > shown ? ", ...\n" : "\n");
 }
 
+/// Whether both paths lead to one file, by whatever links.
+bool same_file(const std::string& a, const std::string& b) {
+  std::error_code absent;
+  return std::filesystem::equivalent(a, b, absent);
+}
+
 int report(const Arguments& arguments, bool has_sm_scale) {
   kv_report::ReportOptions options;
   options.presets = chosen_presets(arguments.presets);
   options.seed = parse_seed(arguments.seed);
   if (has_sm_scale) {
-    turboquant::require(std::isfinite(arguments.sm_scale) && arguments.sm_scale > 0,
+    constexpr double limit = kv_report::ReportOptions::max_sm_scale;
+    turboquant::require(arguments.sm_scale > 0 && arguments.sm_scale <= limit,
                         turboquant::ErrorCode::invalid_argument, "--sm-scale is ",
-                        arguments.sm_scale, ", expected a positive finite number");
+                        arguments.sm_scale, ", expected more than 0 and at most ", limit);
     options.sm_scale = arguments.sm_scale;
   }
   // All input is read and checked before the parallel run time starts.
   const kv_report::Capture capture = kv_report::load_capture(arguments.file, arguments.layers);
   std::ofstream json;
   if (!arguments.json.empty()) {
+    turboquant::require(!same_file(arguments.file, arguments.json),
+                        turboquant::ErrorCode::invalid_argument, "--json ", arguments.json,
+                        ": is the input file, expected another one");
     // Opened for appending: an existing file keeps its contents until there is a report.
     json.open(arguments.json, std::ios::app);
     if (!json) {
@@ -138,8 +153,8 @@ int report(const Arguments& arguments, bool has_sm_scale) {
   }
   std::cout << "\n" << kv_report::legend_text();
   print_unused(capture.unused);
-  if (!std::cout.flush()) {
-    return complain("standard output cannot be written", no_output);
+  if (const int code = after_flush(0); code != 0) {
+    return code;
   }
   if (!arguments.json.empty()) {
     json.open(arguments.json, std::ios::trunc);
@@ -160,7 +175,8 @@ int main(int argc, char** argv) {
   CLI::App app("Bytes, distortion and attention error of each codec on captured keys and values");
   app.add_option("file", arguments.file,
                  "safetensors file (default: the fixture of this repository)");
-  app.add_option("--json", arguments.json, "also write the report to this file");
+  const CLI::Option* const json =
+      app.add_option("--json", arguments.json, "also write the report to this file");
   app.add_option("--preset", arguments.presets, "only this codec; may be repeated")
       ->expected(1)
       ->take_all();
@@ -169,20 +185,32 @@ int main(int argc, char** argv) {
       ->take_all();
   app.add_option("--seed", arguments.seed, "seed of the random rotations and sketches")
       ->capture_default_str();
-  const CLI::Option* const sm_scale = app.add_option(
-      "--sm-scale", arguments.sm_scale, "factor of the logits (default: 1 / sqrt(head_dim))");
-  app.add_flag("--list", arguments.list, "list the codecs and exit");
+  const CLI::Option* const sm_scale =
+      app.add_option("--sm-scale", arguments.sm_scale,
+                     "factor of the logits, at most 1e6 (default: 1 / sqrt(head_dim))");
+  const CLI::Option* const list =
+      app.add_flag("--list", arguments.list, "list the codecs and exit; takes no other argument");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {
-      return app.exit(error);
+      return after_flush(app.exit(error));
     }
     return complain(std::string(error.what()) + " (--help lists the arguments)", wrong_input);
   }
   if (arguments.list) {
+    for (const CLI::Option* const option : app.get_options()) {
+      if (option != list && option->count() > 0) {
+        return complain(
+            "--list is given with " + option->get_name() + ", expected no other argument",
+            wrong_input);
+      }
+    }
     print_catalogue();
-    return 0;
+    return after_flush(0);
+  }
+  if (json->count() > 0 && arguments.json.empty()) {
+    return complain("--json '': expected the name of a file", wrong_input);
   }
   try {
     return report(arguments, sm_scale->count() > 0);

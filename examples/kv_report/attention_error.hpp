@@ -17,8 +17,7 @@ struct VectorError {
   std::int64_t bytes = 0;    ///< allocated by the encoder
   double squared_error = 0;  ///< sum of |x - x~|^2
   double squared_norm = 0;   ///< sum of |x|^2
-  double cosines = 0;        ///< sum of cos(x, x~) over the vectors that are not zero
-  std::int64_t nonzero = 0;
+  double cosines = 0;        ///< sum of cos(x, x~): 1 when both are zero, 0 when one of them is
 
   VectorError& operator+=(const VectorError& other) {
     vectors += other.vectors;
@@ -26,7 +25,6 @@ struct VectorError {
     squared_error += other.squared_error;
     squared_norm += other.squared_norm;
     cosines += other.cosines;
-    nonzero += other.nonzero;
     return *this;
   }
 };
@@ -86,10 +84,10 @@ void add_vector(VectorError& error, std::span<const Real> exact,
   ++error.vectors;
   error.squared_error += difference;
   error.squared_norm += exact_norm;
-  if (exact_norm > 0) {
-    ++error.nonzero;
-    error.cosines +=
-        approximate_norm > 0 ? product / std::sqrt(exact_norm) / std::sqrt(approximate_norm) : 0.0;
+  if (exact_norm == 0 || approximate_norm == 0) {
+    error.cosines += exact_norm == approximate_norm ? 1.0 : 0.0;
+  } else {
+    error.cosines += product / std::sqrt(exact_norm) / std::sqrt(approximate_norm);
   }
 }
 
@@ -180,7 +178,8 @@ class HeadAttention {
   double log_normaliser_ = 0;
 };
 
-/// Adds the difference between two attentions that were given the same query.
+/// Adds the difference between two attentions that were given the same query. Approximate logits
+/// that are not finite make the errors NaN or infinite, and such a row has no top token.
 inline void add_row(AttentionError& error, const HeadAttention& exact,
                     const HeadAttention& approximate) {
   double divergence = 0;
@@ -193,8 +192,9 @@ inline void add_row(AttentionError& error, const HeadAttention& exact,
   }
   ++error.rows;
   error.logits += static_cast<std::int64_t>(exact.logits().size());
-  error.divergences += std::max(0.0, divergence);  // below zero by rounding only
-  error.same_top += exact.top() == approximate.top() ? 1 : 0;
+  error.divergences += divergence < 0 ? 0.0 : divergence;  // below zero by rounding only
+  const bool has_top = std::isfinite(approximate.log_weight(approximate.top()));
+  error.same_top += has_top && exact.top() == approximate.top() ? 1 : 0;
   add_vector(error.output, exact.output(), approximate.output());
 }
 

@@ -3,6 +3,7 @@
 // Keys, values and queries captured from a model, as a safetensors file holds them.
 
 #include <turboquant/base/error.hpp>
+#include <turboquant/io/message_text.hpp>
 #include <turboquant/io/safetensors.hpp>
 
 #include <algorithm>
@@ -199,6 +200,9 @@ inline Capture load_capture(const std::string& path, const std::vector<int>& cho
   const turboquant::TensorEntry* positions = nullptr;
   for (const turboquant::TensorEntry& entry : file.tensors()) {
     if (entry.name == detail::positions_name) {
+      require(entry.shape.size() == 1, ErrorCode::shape_mismatch, path, ": ",
+              detail::positions_name, " has shape ", detail::shape_of(entry),
+              ", expected one axis, (positions)");
       positions = &entry;
     } else if (!detail::assign(entry, layers)) {
       capture.unused.push_back(turboquant::detail::in_quotes(entry.name));

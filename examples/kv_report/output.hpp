@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <iomanip>
@@ -20,19 +20,30 @@ namespace kv_report {
 
 namespace detail {
 
-template <class... Values>
-std::string formatted(const char* format, Values... values) {
-  std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), format, values...);
-  return text.data();
+/// `value` as `format`, which prints one number, says; "nan", "inf" or "-inf" when it is not
+/// finite.
+inline std::string formatted(const char* format, double value) {
+  if (std::isnan(value)) {
+    return "nan";
+  }
+  const int length = std::snprintf(nullptr, 0, format, value);
+  std::string text(static_cast<std::size_t>(std::max(length, 0)) + 1, '\0');
+  std::snprintf(text.data(), text.size(), format, value);
+  text.pop_back();
+  return text;
 }
 
-/// An error measure: 0 when exact, four decimals where they say enough, three digits below.
+/// An error measure: 0 when exact, four decimals where they say enough, three or four digits
+/// elsewhere.
 inline std::string error_text(double value) {
-  if (value == 0) {
+  const double size = std::fabs(value);
+  if (size == 0) {
     return "0";
   }
-  return formatted(std::fabs(value) < 0.01 ? "%.2e" : "%.4f", value);
+  if (size < 0.01) {
+    return formatted("%.2e", value);
+  }
+  return formatted(size < 1e5 ? "%.4f" : "%.4g", value);
 }
 
 inline std::vector<std::string> cells(const Row& row) {
@@ -98,16 +109,19 @@ inline const char* legend_text() {
   return "B/token-head  bytes of one key and one value of one head: codes, scales, zero points and "
          "norms\n"
          "x bf16        how many times smaller than bf16\n"
-         "cos, MSE      mean cosine; squared error relative to the squared length, over all "
-         "vectors\n"
+         "cos, MSE      mean cosine (1 of two zero vectors, 0 of one); squared error relative to "
+         "the squared length,\n"
+         "              over all vectors\n"
          "logit sd      standard deviation of (approximate - exact) scaled attention logits\n"
          "out L2, cos   attention output: relative L2 error over all rows; mean cosine\n"
          "KL            mean Kullback-Leibler divergence of the attention weights from the exact "
          "ones, in nats\n"
-         "top-1         rows whose largest attention weight stays at the same token\n";
+         "top-1         rows whose largest attention weight stays at the same token\n"
+         "nan, inf      not finite, because decoded numbers are not (null in JSON)\n";
 }
 
-/// The same numbers, unrounded; the attention fields are null without queries.
+/// The same numbers, unrounded; numbers that are not finite are null, and so are the attention
+/// fields without queries.
 inline nlohmann::ordered_json report_json(const std::string& file, const ReportOptions& options,
                                           const std::vector<Section>& sections) {
   using Json = nlohmann::ordered_json;

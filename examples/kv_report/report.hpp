@@ -25,6 +25,8 @@ struct ReportOptions {
   std::vector<std::string> presets;  ///< names of `codec_catalogue`, in the order of the report
   std::uint64_t seed = 0;            ///< of the rotations and sketches
   std::optional<double> sm_scale;    ///< default: 1 / sqrt(head_dim of the keys)
+
+  static constexpr double max_sm_scale = 1e6;
 };
 
 /// The attention columns of a row.
@@ -64,8 +66,9 @@ struct Section {
 
 namespace detail {
 
+/// 0 only for 0 / 0: an error relative to nothing is infinite, and NaN stays NaN.
 inline double quotient(double numerator, double denominator) {
-  return denominator > 0 ? numerator / denominator : 0.0;
+  return numerator == 0 && denominator == 0 ? 0.0 : numerator / denominator;
 }
 
 inline double mean(double sum, std::int64_t count) {
@@ -79,9 +82,9 @@ inline Row make_row(const std::string& preset, const CodecError& error, std::int
   row.key_bytes = mean(static_cast<double>(error.key.bytes), error.key.vectors);
   row.value_bytes = mean(static_cast<double>(error.value.bytes), error.value.vectors);
   row.ratio = mean(static_cast<double>(bf16_bytes), row.bytes);
-  row.key_cosine = mean(error.key.cosines, error.key.nonzero);
+  row.key_cosine = mean(error.key.cosines, error.key.vectors);
   row.key_relative_mse = quotient(error.key.squared_error, error.key.squared_norm);
-  row.value_cosine = mean(error.value.cosines, error.value.nonzero);
+  row.value_cosine = mean(error.value.cosines, error.value.vectors);
   row.value_relative_mse = quotient(error.value.squared_error, error.value.squared_norm);
   const AttentionError& attention = error.attention;
   if (attention.rows > 0) {
@@ -89,10 +92,10 @@ inline Row make_row(const std::string& preset, const CodecError& error, std::int
     result.logit_error_mean = mean(attention.logit_errors, attention.logits);
     const double mean_square = mean(attention.squared_logit_errors, attention.logits);
     const double variance = mean_square - result.logit_error_mean * result.logit_error_mean;
-    result.logit_error_std = std::sqrt(std::fmax(0.0, variance));
+    result.logit_error_std = std::sqrt(variance < 0 ? 0.0 : variance);  // by rounding only
     result.output_relative_l2 =
         std::sqrt(quotient(attention.output.squared_error, attention.output.squared_norm));
-    result.output_cosine = mean(attention.output.cosines, attention.output.nonzero);
+    result.output_cosine = mean(attention.output.cosines, attention.output.vectors);
     result.kl_divergence = mean(attention.divergences, attention.rows);
     result.top1_agreement = mean(static_cast<double>(attention.same_top), attention.rows);
     row.attention = result;

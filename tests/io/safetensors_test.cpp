@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 using turboquant::Error;
@@ -121,6 +122,21 @@ std::vector<BadHeader> bad_headers() {
        "dtype is 'F31' (unknown), expected one of BOOL"},
       {one_tensor("\"bf16\"", "[4]", "[0,8]"), 8, format, "dtype is 'bf16' (unknown)"},
       {one_tensor("\"\"", "[4]", "[0,8]"), 8, format, "dtype is '' (unknown)"},
+      {one_tensor("\"F4\"", "[1]", "[0,0]"), 0, ErrorCode::unsupported,
+       "tensor 't': dtype is 'F4', whose elements are smaller than a byte, expected one of BOOL"},
+      {one_tensor("\"F4\"", "[2]", "[0,1]"), 1, ErrorCode::unsupported, "dtype is 'F4', whose"},
+      {one_tensor("\"F6_E2M3\"", "[4]", "[0,3]"), 3, ErrorCode::unsupported,
+       "dtype is 'F6_E2M3', whose elements are smaller than a byte"},
+      {one_tensor("\"F6_E3M2\"", "[3]", "[0,2]"), 2, ErrorCode::unsupported,
+       "dtype is 'F6_E3M2', whose elements are smaller than a byte"},
+      // Padding.
+      {std::string("{}\0", 3), 0, format, "at its byte 3: a NUL, expected JSON padded with spaces"},
+      {std::string("{}  \0\0\0\0", 8), 0, format, "at its byte 5: a NUL"},
+      {std::string("{}\0{\"t\":1}", 10), 0, format, "at its byte 3: a NUL"},
+      {std::string("{\"a\0b\":1}", 9), 0, format, "at its byte 4: a NUL"},
+      {"{}\n", 0, format, "ends in white space of code 10 at its byte 3, expected JSON padded"},
+      {"{} \t ", 0, format, "ends in white space of code 9 at its byte 4, expected JSON padded"},
+      {"{}\r", 0, format, "ends in white space of code 13 at its byte 3"},
       // Numbers.
       {one_tensor(u8, "[-4]", "[0,4]"), 4, format, "shape[0] is -4 (negative)"},
       {one_tensor(u8, "[-0]", "[0,0]"), 0, format, "shape[0] is -0 (negative)"},
@@ -149,7 +165,6 @@ std::vector<BadHeader> bad_headers() {
        "span 7 bytes, expected 8 for shape (2) of F32"},
       {one_tensor("\"F32\"", "[]", "[0,0]"), 0, shape,
        "span 0 bytes, expected 4 for shape () of F32"},
-      {one_tensor("\"F4\"", "[3]", "[0,1]"), 1, shape, "span 1 bytes"},
       // Offsets.
       {one_tensor(u8, "[4]", "[]"), 4, format, "data_offsets has 0 numbers, expected 2"},
       {one_tensor(u8, "[4]", "[0]"), 4, format, "data_offsets has 1 numbers, expected 2"},
@@ -281,6 +296,69 @@ TEST_CASE("every wrong header has its own one-line message") {
   }
   CHECK(messages.size() > 60);
 }
+
+TEST_CASE("a header is of a file that holds no less than nothing") {
+  for (const std::int64_t bytes : {std::int64_t{-1}, std::numeric_limits<std::int64_t>::min()}) {
+    const auto error = error_of(
+        [&] { static_cast<void>(turboquant::parse_safetensors_header("{}", bytes, "file")); });
+    REQUIRE(error.has_value());
+    CHECK(error->code() == ErrorCode::invalid_argument);
+    CHECK(std::string(error->what()) == "parse_safetensors_header: data_bytes is " +
+                                            std::to_string(bytes) + ", expected 0 or more");
+  }
+  CHECK(turboquant::parse_safetensors_header("{}", 0, "file").tensors.empty());
+}
+
+TEST_CASE("a path with a NUL inside does not open the file that its beginning names") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("file", safetensors_bytes("{}", ""));
+  CHECK_FALSE(error_of([&] { const SafetensorsFile file(path); }).has_value());
+  const std::vector<std::string> tails{std::string(1, '\0'), std::string("\0.st", 4)};
+  for (const std::string& tail : tails) {
+    const auto error = error_of([&] { const SafetensorsFile file(path + tail); });
+    REQUIRE(error.has_value());
+    CHECK(error->code() == ErrorCode::invalid_argument);
+    const std::string message = error->what();
+    CHECK(message.find(path + "?") != std::string::npos);
+    CHECK(message.find("with a NUL at its byte " + std::to_string(path.size() + 1)) !=
+          std::string::npos);
+    CHECK(message.find('\0') == std::string::npos);
+  }
+}
+
+// The objects that were moved from are what this test is about.
+// NOLINTBEGIN(bugprone-use-after-move, clang-analyzer-cplusplus.Move)
+TEST_CASE("a file that was moved from says so; the one it became still reads") {
+  const TemporaryDirectory directory;
+  SafetensorsWriter writer;
+  writer.add_floats("floats", {2}, {1, 2});
+  writer.add_integers("integers", {3});
+  SafetensorsFile first(directory.write("file", writer.bytes()));
+  SafetensorsFile second(std::move(first));
+  std::array<float, 2> out{7, 7};
+  std::array<std::int64_t, 1> integers{7};
+  const auto says_so = [&](SafetensorsFile& file) {
+    CHECK(file.tensors().empty());
+    CHECK(file.find("floats") == nullptr);
+    for (const auto& error : {error_of([&] { file.read_floats("floats", out); }),
+                              error_of([&] { file.read_integers("integers", integers); }),
+                              error_of([&] { static_cast<void>(file.at("floats")); })}) {
+      REQUIRE(error.has_value());
+      CHECK(error->code() == ErrorCode::invalid_argument);
+      CHECK(std::string(error->what()).find("SafetensorsFile: was moved from and holds no file") ==
+            0);
+    }
+    CHECK(out == std::array<float, 2>{7, 7});
+    CHECK(integers[0] == 7);
+  };
+  says_so(first);
+  SafetensorsFile third(directory.write("empty", safetensors_bytes("{}", "")));
+  third = std::move(second);
+  says_so(second);
+  third.read_floats("floats", out);
+  CHECK(out == std::array<float, 2>{1, 2});
+}
+// NOLINTEND(bugprone-use-after-move, clang-analyzer-cplusplus.Move)
 
 TEST_CASE("a file that is no file, or too short, or whose header length lies") {
   const TemporaryDirectory directory;

@@ -45,9 +45,11 @@ inline std::string shell_word(const std::string& text) {
   return word;
 }
 
-/// Runs the program with `arguments`; `environment` holds NAME=value words.
+/// Runs the program with `arguments`; `environment` holds NAME=value words, and `output` is where
+/// its standard output goes when that is not to be read.
 inline ProgramResult run_program(const std::vector<std::string>& arguments,
-                                 const std::string& environment = "") {
+                                 const std::string& environment = "",
+                                 const std::string& output = "") {
   const TemporaryDirectory directory;
   std::string command = environment.empty() ? "" : "env " + environment + " ";
   command += shell_word(TURBOQUANT_KV_REPORT);
@@ -55,7 +57,7 @@ inline ProgramResult run_program(const std::vector<std::string>& arguments,
     command += " ";
     command += shell_word(argument);
   }
-  command += " </dev/null >" + shell_word(directory.file("out")) + " 2>" +
+  command += " </dev/null >" + shell_word(output.empty() ? directory.file("out") : output) + " 2>" +
              shell_word(directory.file("err"));
   const int status = std::system(command.c_str());
   ProgramResult result;

@@ -26,6 +26,7 @@
 
 using nlohmann::json;
 using turboquant::bfloat16;
+using turboquant::test::contents;
 using turboquant::test::little_endian;
 using turboquant::test::ProgramResult;
 using turboquant::test::run_json;
@@ -113,6 +114,17 @@ std::string with_element(std::size_t float_index, std::uint32_t bits) {
   std::string data = writer.data();
   data.replace(4 * float_index, 4, little_endian(bits, 4));
   return safetensors_bytes(writer.header(), data);
+}
+
+/// Its shape () has as many elements as the query has positions.
+std::string with_scalar_position() {
+  SafetensorsWriter writer;
+  SmallCapture capture;
+  capture.query = {1, 4, 8};
+  capture.has_positions = false;
+  capture.add_to(writer);
+  writer.add("query_positions", "I64", {}, little_endian(3, 8));
+  return writer.bytes();
 }
 
 struct BadFile {
@@ -207,6 +219,12 @@ std::vector<BadFile> bad_files() {
          c.positions = {-1, 2, 3};
        }),
        "query_positions[0] is -1, expected 0 to 11"},
+      {edited("\"I64\",\"shape\":[3]", "\"I64\",\"shape\":[3,1]"),
+       "query_positions has shape (3, 1), expected one axis"},
+      {edited("\"I64\",\"shape\":[3]", "\"I64\",\"shape\":[1,3]"),
+       "query_positions has shape (1, 3), expected one axis"},
+      {with_scalar_position(), "query_positions has shape (), expected one axis"},
+      {edited("\"F32\"", "\"F4\""), "dtype is 'F4', whose elements are smaller than a byte"},
   };
 }
 
@@ -221,7 +239,8 @@ std::string printed(const char* format, double value) {
 }
 
 std::string printed_error(double value) {
-  return value == 0 ? "0" : printed(std::fabs(value) < 0.01 ? "%.2e" : "%.4f", value);
+  const double size = std::fabs(value);
+  return size == 0 ? "0" : printed(size < 0.01 ? "%.2e" : size < 1e5 ? "%.4f" : "%.4g", value);
 }
 
 void check_table_equals_json(const Table& table, const json& section) {
@@ -371,10 +390,23 @@ TEST_CASE("a wrong path or argument gets exit code 2 and one clear line") {
       {{good, "--seed", "1.5"}, "--seed '1.5': expected an integer"},
       {{good, "--seed", "18446744073709551616"}, "--seed '18446744073709551616': expected"},
       {{good, "--seed", ""}, "--seed"},
-      {{good, "--sm-scale", "nan"}, "--sm-scale is nan, expected a positive finite number"},
+      {{good, "--sm-scale", "nan"}, "--sm-scale is nan, expected more than 0 and at most 1000000"},
       {{good, "--sm-scale", "0"}, "--sm-scale is 0, expected"},
+      {{good, "--sm-scale", "-1"}, "--sm-scale is -1, expected"},
       {{good, "--sm-scale", "inf"}, "--sm-scale is inf, expected"},
+      {{good, "--sm-scale", "1e308"}, "--sm-scale is 1e+308, expected"},
+      {{good, "--sm-scale", "1000000.5"}, "--sm-scale is 1000000.5, expected"},
       {{good, "--json"}, "--json"},
+      {{good, "--json", ""}, "--json '': expected the name of a file"},
+      {{good, "--json="}, "--json"},
+      {{"--list", good}, "--list is given with file, expected no other argument"},
+      {{"--list", "extra"}, "--list is given with file"},
+      {{"--list", "--preset", "nope"}, "--list is given with --preset"},
+      {{"--preset", "bf16", "--list"}, "--list is given with --preset"},
+      {{"--list", "--layer", "0"}, "--list is given with --layer"},
+      {{"--list", "--seed", "0"}, "--list is given with --seed"},
+      {{"--list", "--sm-scale", "1"}, "--list is given with --sm-scale"},
+      {{"--list", "--json", directory.file("never.json")}, "--list is given with --json"},
       {{good, good}, "not expected"},
       {{good, "--frobnicate"}, "--frobnicate"},
   };
@@ -396,6 +428,124 @@ TEST_CASE("output that cannot be written is exit code 1, and says so") {
   CHECK(result.exit_code == 1);
   CHECK(result.output.empty());
   CHECK(result.one_error_line());
+}
+
+TEST_CASE("a full device is exit code 1, whatever is printed there") {
+  const TemporaryDirectory directory;
+  const std::string good = directory.write("good.safetensors", SmallCapture().bytes());
+  const std::string full = "/dev/full";
+  if (!std::filesystem::exists(full)) {
+    return;
+  }
+  const std::vector<std::vector<std::string>> printing{
+      {"--list"}, {"--help"}, {good}, {good, "--json", directory.file("never.json")}};
+  for (const std::vector<std::string>& arguments : printing) {
+    CAPTURE(arguments[0]);
+    const ProgramResult result = run_program(arguments, "", full);
+    CHECK(result.exit_code == 1);
+    CHECK(result.one_error_line());
+    CHECK(result.errors.find("standard output cannot be written") != std::string::npos);
+  }
+  const ProgramResult result = run_program({good, "--json", full});
+  CHECK(result.exit_code == 1);
+  CHECK(result.errors.find("--json /dev/full: cannot be written") != std::string::npos);
+}
+
+TEST_CASE("the report never overwrites its input, under whatever name") {
+  const TemporaryDirectory directory;
+  const std::string bytes = SmallCapture().bytes();
+  const std::string path = directory.write("self.safetensors", bytes);
+  std::filesystem::create_hard_link(path, directory.file("hard"));
+  std::filesystem::create_symlink(path, directory.file("soft"));
+  const std::vector<std::string> names{path, directory.file("./self.safetensors"),
+                                       directory.file("hard"), directory.file("soft")};
+  for (const std::string& input : names) {
+    for (const std::string& output : names) {
+      const ProgramResult result = run_program({input, "--json", output});
+      CAPTURE(output);
+      CHECK(result.exit_code == 2);
+      CHECK(result.output.empty());
+      CHECK(result.one_error_line());
+      CHECK(result.errors.find("--json " + output + ": is the input file") != std::string::npos);
+      CHECK(contents(path) == bytes);
+    }
+  }
+  // A file that only looks the same is another one.
+  const std::string copy = directory.write("copy", bytes);
+  CHECK(run_program({path, "--json", copy}).exit_code == 0);
+  CHECK(json::parse(contents(copy)).at("file") == "self.safetensors");
+  CHECK(contents(path) == bytes);
+}
+
+TEST_CASE("zeros that stay zeros are a perfect report") {
+  SafetensorsWriter writer;
+  writer.add_floats("layers.0.key", {4, 1, 8}, std::vector<float>(32));
+  writer.add_floats("layers.0.value", {4, 1, 8}, std::vector<float>(32));
+  writer.add_floats("layers.0.query", {2, 1, 8}, random_floats(16, 3));
+  const TemporaryDirectory directory;
+  ProgramResult result;
+  const json report = run_json({directory.write("zeros", writer.bytes())}, result);
+  REQUIRE(result.exit_code == 0);
+  for (const json& row : report.at("total").at("rows")) {
+    CAPTURE(row.dump());
+    for (const char* const field :
+         {"key_cosine", "value_cosine", "output_cosine", "top1_agreement"}) {
+      CHECK(number(row, field) == 1.0);
+    }
+    for (const char* const field : {"key_relative_mse", "value_relative_mse", "logit_error_std",
+                                    "output_relative_l2", "kl_divergence"}) {
+      CHECK(number(row, field) == 0.0);
+    }
+  }
+  check_table_equals_json(tables_of(result.output).back(), report.at("total"));
+}
+
+TEST_CASE("numbers of every size are printed whole; what is not finite is nan or inf, and null") {
+  SmallCapture capture;
+  SafetensorsWriter writer;
+  const auto scaled = [](std::int64_t count, std::uint64_t stream, float factor) {
+    std::vector<float> values = random_floats(count, stream);
+    std::transform(values.begin(), values.end(), values.begin(),
+                   [&](float x) { return x * factor; });
+    return values;
+  };
+  // Beyond 448 the fp8 keys saturate, which makes errors of 1e60 and more in the logits.
+  writer.add_floats("layers.5.key", capture.key, scaled(192, 0, 1e30F));
+  writer.add_floats("layers.5.value", capture.value, scaled(192, 1, 1e3F));
+  writer.add_floats("layers.5.query", capture.query, scaled(96, 2, 1e30F));
+  const TemporaryDirectory directory;
+  ProgramResult result;
+  const json large = run_json({directory.write("large", writer.bytes()), "--preset",
+                               "turboquant_k8v4", "--sm-scale", "1e6"},
+                              result);
+  REQUIRE(result.exit_code == 0);
+  CHECK(number(large.at("total").at("rows")[0], "logit_error_std") > 1e63);
+  check_table_equals_json(tables_of(result.output).back(), large.at("total"));
+
+  // The largest float has no finite bfloat16.
+  SafetensorsWriter largest;
+  std::vector<float> keys = random_floats(192, 0);
+  keys[0] = std::numeric_limits<float>::max();
+  largest.add_floats("layers.5.key", capture.key, keys);
+  largest.add_floats("layers.5.value", capture.value, random_floats(192, 1));
+  largest.add_floats("layers.5.query", capture.query, random_floats(96, 2));
+  const json infinite =
+      run_json({directory.write("largest", largest.bytes()), "--preset", "bf16"}, result);
+  REQUIRE(result.exit_code == 0);
+  const json& row = infinite.at("total").at("rows")[0];
+  for (const char* const field : {"key_cosine", "key_relative_mse", "logit_error_std",
+                                  "kl_divergence", "output_relative_l2", "output_cosine"}) {
+    CAPTURE(field);
+    CHECK(row.at(field).is_null());
+  }
+  CHECK(number(row, "value_cosine") > 0.99);
+  CHECK(number(row, "top1_agreement") < 1.0);
+  const std::vector<std::string> cells = tables_of(result.output).back().lines.at(0);
+  CHECK(cells.at(4) == "nan");
+  CHECK(cells.at(5) == "inf");
+  CHECK(cells.at(8) == "nan");
+  CHECK(cells.at(11) == "nan");
+  CHECK(result.output.find("-nan") == std::string::npos);
 }
 
 TEST_CASE("a file that would not fit in memory is refused before anything is allocated") {

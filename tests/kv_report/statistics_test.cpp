@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -32,15 +33,58 @@ std::vector<float> random_vectors(std::size_t count, std::uint64_t stream) {
 }  // namespace
 
 TEST_CASE("vector errors of known pairs") {
-  const std::vector<float> exact{3, 4, 0, 0, 1, 0};
-  const std::vector<float> approximate{4, 3, 0, 0, 0, 0};
+  const std::vector<float> exact{3, 4, 0, 0, 1, 0, 0, 0};
+  const std::vector<float> approximate{4, 3, 0, 0, 0, 0, 0, 2};
   const VectorError error = kv_report::vector_error(exact, approximate, 2);
-  CHECK(error.vectors == 3);
-  // The zero vector has no direction and counts in no cosine; a vector decoded to zero counts as 0.
-  CHECK(error.nonzero == 2);
-  CHECK(error.cosines == doctest::Approx(24.0 / 25.0));
-  CHECK(error.squared_error == 3.0);
+  CHECK(error.vectors == 4);
+  // Two zero vectors agree; one zero vector agrees with nothing.
+  CHECK(error.cosines == doctest::Approx(24.0 / 25.0 + 1));
+  CHECK(error.squared_error == 7.0);
   CHECK(error.squared_norm == 26.0);
+}
+
+TEST_CASE("zero vectors that stay zero lose nothing, alone and among others") {
+  const std::vector<float> zeros(12);
+  const VectorError error = kv_report::vector_error(zeros, zeros, 4);
+  CHECK(error.cosines == 3.0);
+  CHECK(error.squared_error == 0.0);
+  std::vector<float> other = zeros;
+  other[5] = 1e-45F;  // the least float; its square is not zero in double
+  CHECK(kv_report::vector_error(other, zeros, 4).cosines == 2.0);
+  CHECK(kv_report::vector_error(zeros, other, 4).cosines == 2.0);
+  CHECK(kv_report::vector_error(other, other, 4).cosines == doctest::Approx(3.0));
+}
+
+TEST_CASE("decoded numbers that are not finite never look like agreement") {
+  constexpr std::size_t tokens = 5;
+  const std::vector<float> keys = random_vectors(tokens * 4, 0);
+  const std::vector<float> values = random_vectors(tokens * 4, 1);
+  const std::vector<float> query{1, 0.5F, -0.25F, 2};
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (std::size_t token = 0; token < tokens; ++token) {
+      CAPTURE(token);
+      std::vector<float> wrong = keys;
+      wrong[4 * token] = bad;
+      const VectorError vectors = kv_report::vector_error(keys, wrong, 4);
+      CHECK_FALSE(std::isfinite(vectors.squared_error));
+      CHECK_FALSE(std::isfinite(vectors.cosines));
+      HeadAttention exact(keys, 4, values, 4);
+      HeadAttention approximate(wrong, 4, values, 4);
+      exact.attend(query, tokens, 0.5);
+      approximate.attend(query, tokens, 0.5);
+      AttentionError error;
+      kv_report::add_row(error, exact, approximate);
+      CHECK_FALSE(std::isfinite(error.squared_logit_errors));
+      CHECK(std::isnan(error.divergences));
+      CHECK(error.same_top == 0);
+      CHECK_FALSE(std::isfinite(error.output.squared_error));
+      // What was added before and after does not hide it.
+      kv_report::add_row(error, exact, exact);
+      CHECK(std::isnan(error.divergences));
+      CHECK(error.same_top == 1);
+    }
+  }
 }
 
 TEST_CASE("attention over the visible tokens equals the formula, term by term") {
@@ -146,15 +190,14 @@ TEST_CASE("the vectors of a head are gathered across the tokens") {
 }
 
 TEST_CASE("sums add up member by member") {
-  VectorError a{1, 2, 3, 4, 5, 6};
-  const VectorError b{10, 20, 30, 40, 50, 60};
+  VectorError a{1, 2, 3, 4, 5};
+  const VectorError b{10, 20, 30, 40, 50};
   a += b;
   CHECK(a.vectors == 11);
   CHECK(a.bytes == 22);
   CHECK(a.squared_error == 33);
   CHECK(a.squared_norm == 44);
   CHECK(a.cosines == 55);
-  CHECK(a.nonzero == 66);
   AttentionError c{1, 2, 3, 4, 5, 6, a};
   c += AttentionError{10, 20, 30, 40, 50, 60, b};
   CHECK(c.rows == 11);

@@ -316,5 +316,66 @@ TEST_CASE("options outside their domain") {
   refuse([](auto& o) { o.skip_layers = {"40"}; }, "skip layer is 40", ErrorCode::out_of_range);
   refuse([](auto& o) { o.skip_layers = {"all"}; }, "\"all\"");
   refuse([](auto& o) { o.recurrent_state_bytes = 0; }, "recurrent_state_bytes");
-  refuse([](auto& o) { o.recurrent_state_bytes = INT64_MAX; }, "exceeds", ErrorCode::overflow);
+  refuse([](auto& o) { o.recurrent_state_bytes = INT64_MAX; }, "recurrent_state_bytes is 92",
+         ErrorCode::overflow);
+}
+
+TEST_CASE("an option outside its domain is an error even where the model has no use for it") {
+  const ModelConfig model = dense_model(8, 8, 128);
+  const auto refuse = [&](auto change, std::string_view part,
+                          ErrorCode code = ErrorCode::invalid_argument) {
+    PlanOptions options = options_for("turboquant_k8v4");
+    change(options);
+    const std::string message = error_of(code, [&] { (void)plan_cache(model, options); });
+    CHECK_MESSAGE(mentions(message, part), message);
+  };
+  refuse([](auto& o) { o.num_speculative_tokens = -1; }, "num_speculative_tokens is -1");
+  refuse([](auto& o) { o.recurrent_state_bytes = -1; }, "recurrent_state_bytes is -1");
+  refuse([](auto& o) { o.mamba_cache_mode = static_cast<MambaCacheMode>(7); },
+         "mamba_cache_mode is 7");
+  refuse([](auto& o) { o.block_policy = static_cast<BlockPolicy>(7); }, "block_policy is 7");
+  refuse([](auto& o) { o.dense_dtype = static_cast<CacheDType>(7); }, "dense_dtype is 7");
+  refuse([](auto& o) { o.codec->key_codec = static_cast<KeyCodec>(7); }, "key_codec is 7");
+  refuse([](auto& o) { o.prompt_lengths = {12, 0}; }, "prompt length is 0");
+  for (const std::int64_t huge : {INT64_MAX, INT64_MAX / 16}) {
+    const auto over = ErrorCode::overflow;
+    refuse([&](auto& o) { o.memory_bytes = INT64_MAX; }, "memory_bytes is 92", over);
+    refuse([&](auto& o) { o.block_size = huge / 16 * 16; }, "block_size is ", over);
+    refuse([&](auto& o) { o.num_speculative_tokens = huge; }, "num_speculative_tokens is", over);
+    refuse([&](auto& o) { o.prompt_lengths = {huge}; }, "prompt length is", over);
+    refuse([&](auto& o) { o.max_num_batched_tokens = huge; }, "max_num_batched_tokens", over);
+  }
+  const CachePlan plan = plan_cache(model, options_for("turboquant_k8v4"));
+  CHECK(mentions(error_of(ErrorCode::invalid_argument,
+                          [&] { (void)plan.pool(static_cast<UnificationStrategy>(3)); }),
+                 "strategy is 3"));
+}
+
+TEST_CASE("a model without an attention cache has no ratio to report") {
+  ModelConfig model;
+  model.layers.resize(3);
+  for (LayerConfig& layer : model.layers) {
+    layer.has_recurrent_state = true;
+  }
+  PlanOptions options = options_for("");
+  options.recurrent_state_bytes = 4096;
+  const CachePlan plan = plan_cache(model, options);
+  CHECK(plan.kv_ratio() == 1.0);
+  CHECK(plan.total_ratio() == 1.0);
+  CHECK(plan.summary() ==
+        "compresses 0 of 3 layers; no attention cache; total with recurrent state 1.00x");
+  CHECK(CachePlan{}.kv_ratio() == 1.0);
+  CHECK(CachePlan{}.total_ratio() == 1.0);
+}
+
+TEST_CASE("heads that the codec cannot encode are not planned") {
+  for (const std::int64_t width : {std::int64_t{1}, std::int64_t{2}, std::int64_t{65537}}) {
+    const ModelConfig model = dense_model(8, 8, width);
+    CHECK(mentions(error_of(ErrorCode::unsupported,
+                            [&] { (void)plan_cache(model, options_for("turboquant_k3v4_nc")); }),
+                   "head_size " + std::to_string(width)));
+    CHECK(plan_cache(model, options_for("")).kv_ratio() == 1.0);
+  }
+  CHECK(plan_cache(dense_model(8, 8, 3), options_for("turboquant_k3v4_nc")).num_compressed_layers ==
+        4);
 }

@@ -268,4 +268,28 @@ TEST_CASE("element type and scale") {
   refuse(R"("query_pre_attn_scalar":-256)", "query_pre_attn_scalar");
   refuse(R"("attention_multiplier":NaN)", "attention_multiplier is");
   refuse(R"("attention_multiplier":"0.5")", "attention_multiplier is");
+  for (const std::string value : {"0", "0.0", "-0.5", "1e-320", "1e300"}) {
+    refuse(R"("attention_multiplier":)" + value, "attention_multiplier is");
+    refuse(R"("query_pre_attn_scalar":)" + value, "query_pre_attn_scalar is");
+  }
+}
+
+TEST_CASE("query heads come in whole groups per KV head") {
+  refuse(R"("num_attention_heads":32,"num_key_value_heads":7)",
+         "num_attention_heads = 32 and num_key_value_heads = 7");
+  refuse(R"("num_attention_heads":16,"num_key_value_heads":64)",
+         "num_attention_heads = 16 and num_key_value_heads = 64");
+  refuse(R"("num_attention_heads":32,"num_key_value_heads":[8,8,7,8])", "gives layer 2 ");
+  refuse(R"("num_query_heads":[12,12,16,16],"num_kv_heads":[3,5,4,4])", "gives layer 1 ");
+  refuse(R"("num_query_heads":[12],"num_kv_heads":[3,3,4,4])", "num_query_heads has 1 entries");
+  // OpenELM lists both; MLA has no KV heads to divide.
+  CHECK(four_layers(R"("num_query_heads":[12,12,16,16],"num_kv_heads":[3,3,4,4])")
+            .layers[3]
+            .num_kv_heads == 4);
+  CHECK(four_layers(R"("num_attention_heads":25,"num_key_value_heads":5)").layers[0].num_kv_heads ==
+        5);
+  CHECK(four_layers(R"("kv_lora_rank":512,"qk_rope_head_dim":64,"num_attention_heads":32,)"
+                    R"("num_key_value_heads":7)")
+            .layers[0]
+            .is_mla);
 }

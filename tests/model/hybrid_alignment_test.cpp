@@ -149,6 +149,10 @@ TEST_CASE("sizes outside their domain") {
   refuse([](auto& p) { p.mamba_chunk_size = -2; }, "mamba_chunk_size", invalid);
   refuse([](auto& p) { p.block_size = 0; }, "block_size", invalid);
   refuse([](auto& p) { p.max_model_len = 0; }, "max_model_len", invalid);
-  refuse([](auto& p) { p.mamba_page_size_bytes = INT64_MAX; }, "exceeds", ErrorCode::overflow);
-  refuse([](auto& p) { p.skip_bytes_per_token = INT64_MAX; }, "exceeds", ErrorCode::overflow);
+  refuse([](auto& p) { p.mamba_page_size_bytes = INT64_MAX; },
+         "mamba_page_size_bytes is 9223372036854775807", ErrorCode::overflow);
+  refuse([](auto& p) { p.skip_bytes_per_token = INT64_MAX; },
+         "skip_bytes_per_token is 9223372036854775807", ErrorCode::overflow);
+  refuse([](auto& p) { p.mamba_cache_mode = static_cast<MambaCacheMode>(3); },
+         "mamba_cache_mode is 3", invalid);
 }

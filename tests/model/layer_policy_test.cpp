@@ -126,4 +126,9 @@ TEST_CASE("boundary layers never get fewer bits than asked") {
   error_of(ErrorCode::invalid_argument, [] { (void)protect_boundary_bits(4, {3, 9}); });
   error_of(ErrorCode::invalid_argument, [] { (void)protect_boundary_bits(-1, {3, 4}); });
   error_of(ErrorCode::invalid_argument, [] { (void)protect_boundary_bits(4, {3, 4}, -1); });
+  CHECK(protect_boundary_bits(10000, {3, 4}).size() == 10000);
+  for (const std::int64_t layers : {std::int64_t{10001}, INT64_MAX}) {
+    error_of(ErrorCode::invalid_argument, [&] { (void)protect_boundary_bits(layers, {3, 4}); });
+    error_of(ErrorCode::invalid_argument, [&] { (void)dense_model(layers, 8, 128); });
+  }
 }

@@ -239,3 +239,46 @@ TEST_CASE("element types are named, and auto is not one") {
     error_of(ErrorCode::invalid_argument, [&] { (void)parse_cache_dtype(bad); });
   }
 }
+
+TEST_CASE("an element type that is no enumerator is an error everywhere") {
+  const auto unknown = static_cast<CacheDType>(99);
+  const auto refuse = [](auto call) {
+    CHECK(mentions(error_of(ErrorCode::invalid_argument, call), "dtype is 99"));
+  };
+  refuse([&] { (void)dtype_size_bytes(unknown); });
+  FullAttentionSpec full = full_spec();
+  full.dtype = unknown;
+  refuse([&] { (void)full.page_size_bytes(); });
+  SlidingWindowSpec window = window_spec();
+  window.dtype = unknown;
+  refuse([&] { (void)window.page_size_bytes(); });
+  MambaSpec state = state_spec();
+  state.arrays[0].dtype = unknown;
+  refuse([&] { (void)state.page_size_bytes(); });
+  MLAAttentionSpec latent;
+  latent.head_size = 576;
+  latent.dtype = unknown;
+  refuse([&] { (void)latent.page_size_bytes(); });
+}
+
+TEST_CASE("an overflow names the spec, the argument and its value") {
+  const std::string most = std::to_string(INT64_MAX);
+  const auto refuse = [&](auto spec, auto member, std::string_view field) {
+    spec.*member = INT64_MAX;
+    const std::string message =
+        error_of(ErrorCode::overflow, [&] { (void)spec.page_size_bytes(); });
+    CHECK_MESSAGE(mentions(message, decltype(spec)::spec_name), message);
+    CHECK_MESSAGE(mentions(message, std::string(field) + " is " + most), message);
+  };
+  refuse(full_spec(), &FullAttentionSpec::num_kv_heads, "num_kv_heads");
+  refuse(full_spec(), &FullAttentionSpec::head_size, "head_size");
+  refuse(full_spec(), &FullAttentionSpec::block_size, "block_size");
+  refuse(window_spec(), &SlidingWindowSpec::num_kv_heads, "num_kv_heads");
+  refuse(window_spec(), &SlidingWindowSpec::block_size, "block_size");
+  refuse(tq_spec(), &TQFullAttentionSpec::num_kv_heads, "num_kv_heads");
+  SlidingWindowSpec endless = window_spec();
+  endless.sliding_window = INT64_MAX;
+  CHECK(mentions(error_of(ErrorCode::overflow,
+                          [&] { (void)endless.resident_tokens({.max_model_len = 1000}); }),
+                 "SlidingWindowSpec: sliding_window is " + most));
+}

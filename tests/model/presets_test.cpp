@@ -133,4 +133,21 @@ TEST_CASE("sizes and bits outside their domain") {
   refuse({.name = "x", .value_bits = 0}, "value_bits");
   refuse({.name = "x", .value_bits = 9}, "value_bits");
   refuse({.name = "x", .value_group = -32}, "value_group");
+  refuse({.name = "x", .key_codec = static_cast<KeyCodec>(3)}, "key_codec is 3");
+  refuse({.name = "x", .key_codec = static_cast<KeyCodec>(255)}, "key_codec is 255");
+  refuse({.name = "x", .value_codec = static_cast<ValueCodec>(2)}, "value_codec is 2");
+}
+
+TEST_CASE("head sizes that the codecs can encode") {
+  const auto encodable = [](std::string_view name, std::int64_t d, std::int64_t d_v) {
+    return TurboQuantConfig::from_cache_dtype(name, d, d_v).encodable_head_sizes();
+  };
+  CHECK(encodable("turboquant_k3v4_nc", 3, 1));
+  CHECK_FALSE(encodable("turboquant_k3v4_nc", 2, 64));
+  CHECK(encodable("turboquant_k8v4", 1, 1));
+  CHECK(encodable("tq_k3v3", 3, 3));
+  CHECK_FALSE(encodable("tq_k3v3", 64, 2));
+  CHECK(encodable("tq_k3v3", 65536, 65536));
+  CHECK_FALSE(encodable("turboquant_k8v4", 65537, 64));
+  CHECK_FALSE(encodable("turboquant_k8v4", 64, 65537));
 }

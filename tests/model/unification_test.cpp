@@ -227,10 +227,62 @@ TEST_CASE("prefix granularity and the policies that keep it small") {
   CHECK(smallest.classes[1].block_size == 1536);
   CHECK(smallest.prefix_granularity == 1536);
   CHECK(smallest.classes[1].padding_bytes == 3456 * 4 - 1536 * 4);
+  // 130 bytes in 32 tokens: such a page can only be used whole.
   error_of(ErrorCode::unsupported, [] {
-    (void)unify_pages(std::array{attention(48 * 9, 48), attention(32 * 4, 32)},
+    (void)unify_pages(std::array{attention(48 * 9, 48), attention(130, 32)},
                       UnificationStrategy::padded, BlockPolicy::smallest);
   });
+
+  // Equal pages whose blocks differ: nothing to unify, unless blocks are to agree.
+  for (const std::int64_t longer : {std::int64_t{3456} * 4, std::int64_t{3456} * 6}) {
+    const std::array blocks{attention(1536 * 9, 1536), attention(longer, 3456)};
+    const UnifiedPages cut =
+        unify_pages(blocks, UnificationStrategy::padded, BlockPolicy::smallest);
+    CHECK_FALSE(cut.unchanged);
+    CHECK(cut.prefix_granularity == 1536);
+    const UnifiedPages whole =
+        unify_pages(blocks, UnificationStrategy::padded, BlockPolicy::multiple_of_smallest);
+    CHECK(whole.prefix_granularity == 3072);
+    for (const UnifiedPages* pages : {&cut, &whole}) {
+      CHECK(pages->classes[0].block_size == 1536);
+      CHECK(pages->classes[1].scale == 0);
+      for (std::size_t i = 0; i < 2; ++i) {
+        const UnifiedPage& page = pages->classes[i];
+        const std::int64_t per_token = blocks[i].page_size_bytes / blocks[i].block_size;
+        CHECK(page.page_size_bytes == *pages->page_size_bytes);
+        CHECK(page.block_size * per_token + page.padding_bytes == page.page_size_bytes);
+        CHECK(page.padding_bytes >= 0);
+      }
+    }
+  }
+  CHECK(unify_pages(std::array{attention(1536 * 9, 1536), attention(3456 * 4, 3456)},
+                    UnificationStrategy::padded)
+            .prefix_granularity == 13824);
+}
+
+TEST_CASE("arguments outside their domain are named") {
+  const std::array one{attention(64, 16)};
+  const auto strategy = static_cast<UnificationStrategy>(3);
+  CHECK(mentions(error_of(ErrorCode::invalid_argument, [&] { (void)unify_pages(one, strategy); }),
+                 "strategy is 3"));
+  CHECK(mentions(error_of(ErrorCode::invalid_argument,
+                          [&] {
+                            (void)unify_pages(one, UnificationStrategy::lcm,
+                                              static_cast<BlockPolicy>(-1));
+                          }),
+                 "policy is -1"));
+  CHECK(mentions(error_of(ErrorCode::invalid_argument,
+                          [] { (void)prefix_granularity(std::array<std::int64_t, 1>{0}); }),
+                 "prefix_granularity: block size is 0"));
+  CHECK(mentions(error_of(ErrorCode::overflow, [] { (void)page_use(INT64_MAX, 16); }),
+                 "page_use: num_tokens is 9223372036854775807"));
+  CHECK(mentions(error_of(ErrorCode::overflow,
+                          [] {
+                            (void)unify_pages(
+                                std::array{attention(INT64_MAX), attention(INT64_MAX - 1)},
+                                UnificationStrategy::lcm);
+                          }),
+                 "unify_pages: "));
 }
 
 TEST_CASE("layer groups") {

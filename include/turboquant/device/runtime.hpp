@@ -19,19 +19,21 @@ struct KokkosOptions {
 /// @throws Error with `ErrorCode::not_initialized`
 inline void require_initialized(std::string_view caller) {
   require(Kokkos::is_initialized(), ErrorCode::not_initialized, caller,
-          ": Kokkos is not initialised; create a turboquant::KokkosScope (or call Kokkos::initialize) first, "
+          ": Kokkos is not initialised; create a turboquant::KokkosScope (or call "
+          "Kokkos::initialize) first, "
           "and keep it for as long as device data is in use");
 }
 
 /// Keeps Kokkos running for as long as it lives.
 ///
-/// Starts Kokkos only if it is not running, and stops it only if this object started it; a program that
-/// runs Kokkos itself keeps control of it. Create it on the main thread before any device data and let it
-/// die after them. Scopes nest.
+/// Starts Kokkos only if it is not running, and stops it only if this object started it; a program
+/// that runs Kokkos itself keeps control of it. Create it on the main thread before any device data
+/// and let it die after them. Scopes nest.
 class KokkosScope {
  public:
   /// @param options  used only where this object starts Kokkos
-  /// @throws Error  `invalid_argument` for an option outside its domain; `not_initialized` where Kokkos has
+  /// @throws Error  `invalid_argument` for an option outside its domain; `not_initialized` where
+  /// Kokkos has
   ///         been finalised and its version cannot start twice
   explicit KokkosScope(const KokkosOptions& options = {}) {
     require(options.num_threads == -1 || options.num_threads >= 1, ErrorCode::invalid_argument,
@@ -42,7 +44,8 @@ class KokkosScope {
       return;
     }
     require(!detail::kokkos_is_finalized(), ErrorCode::not_initialized,
-            "KokkosScope: Kokkos has been finalised and this version of it cannot be initialised again");
+            "KokkosScope: Kokkos has been finalised and this version of it cannot be initialised "
+            "again");
     detail::kokkos_initialize(options.num_threads, options.device_id);
     owner_ = true;
   }

@@ -5,7 +5,9 @@
 
 #include <turboquant/base/error.hpp>
 #include <turboquant/base/float16.hpp>
+#include <turboquant/io/message_text.hpp>
 #include <turboquant/io/safetensors_header.hpp>
+#include <turboquant/io/tensor_entry.hpp>
 
 #include <algorithm>
 #include <array>
@@ -28,15 +30,23 @@ namespace turboquant {
 
 /// An open safetensors file with a checked header. Movable; one thread at a time.
 ///
+/// An object that was moved from has no tensors, and `at` and the reads throw
+/// Error(invalid_argument).
+///
 /// Memory: the header (at most `safetensors_max_header_bytes`) and a buffer of 64 KiB; data goes
 /// straight to the caller.
 class SafetensorsFile {
  public:
   /// Opens `path` and checks its whole header; no tensor is read.
-  /// @throws Error(io) when the file cannot be opened or read or is not a regular file,
-  /// Error(format, overflow or
+  /// @throws Error(invalid_argument) for a path with a NUL inside, Error(io) when the file cannot
+  /// be
+  ///         opened or read or is not a regular file, Error(format, overflow, unsupported or
   ///         shape_mismatch) when the header is not valid (see `parse_safetensors_header`).
   explicit SafetensorsFile(std::string path) : path_(std::move(path)) {
+    // The operating system would open the file that the part before the NUL names.
+    require(path_.find('\0') == std::string::npos, ErrorCode::invalid_argument,
+            "SafetensorsFile: path is ", detail::in_quotes(path_, 400), " with a NUL at its byte ",
+            path_.find('\0') + 1, ", expected none");
     std::error_code status;
     const std::filesystem::file_status kind = std::filesystem::status(path_, status);
     require(std::filesystem::exists(kind), ErrorCode::io, path_,
@@ -91,6 +101,10 @@ class SafetensorsFile {
   /// The tensor of that name.
   /// @throws Error(out_of_range) when there is none.
   [[nodiscard]] const TensorEntry& at(std::string_view name) const {
+    require(stream_.is_open(), ErrorCode::invalid_argument,
+            "SafetensorsFile: was moved from and holds no file, expected an open one to look for "
+            "tensor ",
+            detail::in_quotes(name));
     const TensorEntry* const entry = find(name);
     require(entry != nullptr, ErrorCode::out_of_range, path_, ": has no tensor ",
             detail::in_quotes(name));
@@ -170,7 +184,7 @@ class SafetensorsFile {
           if (write) {
             out[done + i] = value;
           } else if constexpr (std::is_floating_point_v<Out>) {
-            require(std::isfinite(value), ErrorCode::non_finite, path_, ": tensor ",
+            require((std::isfinite)(value), ErrorCode::non_finite, path_, ": tensor ",
                     detail::in_quotes(entry.name), " is ", (std::isnan)(value) ? "NaN" : "infinite",
                     " at index ", detail::shape_text(index_of(entry, done + i)),
                     ", expected finite numbers");

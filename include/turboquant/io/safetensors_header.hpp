@@ -9,11 +9,12 @@
 /// Data is row-major and little-endian; the tensors cover it without gap or overlap.
 
 #include <turboquant/base/error.hpp>
+#include <turboquant/io/message_text.hpp>
+#include <turboquant/io/tensor_entry.hpp>
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -25,34 +26,6 @@
 #include <vector>
 
 namespace turboquant {
-
-/// An element type of the safetensors format.
-struct TensorType {
-  std::string_view name;  ///< spelling in the file, for example "BF16"
-  int bits = 0;           ///< bits of one element
-
-  friend constexpr bool operator==(const TensorType& a, const TensorType& b) noexcept {
-    return a.name == b.name;
-  }
-};
-
-/// Every element type that the format defines.
-inline constexpr std::array<TensorType, 20> tensor_types{{
-    {"BOOL", 8}, {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
-    {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"I16", 16},
-    {"U16", 16}, {"F16", 16},    {"BF16", 16},   {"I32", 32},    {"U32", 32},
-    {"F32", 32}, {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64},
-}};
-
-/// One tensor of a file.
-struct TensorEntry {
-  std::string name;
-  TensorType type;
-  std::vector<std::int64_t> shape;  ///< row-major; empty for a scalar
-  std::int64_t num_elements = 0;
-  std::int64_t begin = 0;  ///< first byte, counted from the start of the data
-  std::int64_t end = 0;    ///< one past the last byte
-};
 
 /// The checked contents of a header.
 struct SafetensorsHeader {
@@ -67,29 +40,6 @@ inline constexpr std::int64_t safetensors_max_header_bytes = 100'000'000;
 inline constexpr std::size_t safetensors_max_rank = 16;
 
 namespace detail {
-
-/// `text` between quotes on one line: control bytes become '?', and what exceeds `limit` bytes is
-/// cut.
-[[nodiscard]] inline std::string in_quotes(std::string_view text, std::size_t limit = 80) {
-  std::string result = "'";
-  for (const char c : text.substr(0, limit)) {
-    const auto byte = static_cast<unsigned char>(c);
-    result += byte < 0x20 || byte == 0x7F ? '?' : c;
-  }
-  result += text.size() > limit ? "...'" : "'";
-  return result;
-}
-
-/// "(1024, 3, 64)".
-[[nodiscard]] inline std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string result = "(";
-  for (std::size_t i = 0; i < shape.size(); ++i) {
-    result += i == 0 ? "" : ", ";
-    result += std::to_string(shape[i]);
-  }
-  result += ")";
-  return result;
-}
 
 /// Receives the events of the JSON parser, which does not recurse, and keeps only checked entries:
 /// no tree is built, and the three levels of a header are the only ones that are entered.
@@ -134,6 +84,11 @@ class SafetensorsSax {
     if (depth_ == 2 && in_metadata_) {
       header_.metadata[field_] = std::move(value);
     } else if (depth_ == 2 && field_ == "dtype") {
+      if (std::find(sub_byte_tensor_types.begin(), sub_byte_tensor_types.end(), value) !=
+          sub_byte_tensor_types.end()) {
+        fail(ErrorCode::unsupported, source_, ": ", place(), " is ", in_quotes(value),
+             ", whose elements are smaller than a byte, expected one of ", known_types());
+      }
       const auto* const type = std::find_if(tensor_types.begin(), tensor_types.end(),
                                             [&](const TensorType& t) { return t.name == value; });
       if (type == tensor_types.end()) {
@@ -314,6 +269,20 @@ class SafetensorsSax {
   std::set<std::string, std::less<>> fields_;
 };
 
+/// Rejects what the JSON parser would pass over: it takes a NUL for the end of its input and any
+/// white space for padding.
+inline void check_header_bytes(std::string_view json, std::string_view source) {
+  const std::size_t nul = json.find('\0');
+  require(nul == std::string_view::npos, ErrorCode::format, source,
+          ": the header is not valid JSON at its byte ", nul + 1,
+          ": a NUL, expected JSON padded with spaces only");
+  const std::size_t last = json.find_last_not_of(' ');
+  const char end = last == std::string_view::npos ? ' ' : json[last];
+  require(end != '\t' && end != '\n' && end != '\r', ErrorCode::format, source,
+          ": the header ends in white space of code ", static_cast<int>(end), " at its byte ",
+          last + 1, ", expected JSON padded with spaces only");
+}
+
 /// Checks that the bytes of a tensor are those of its shape, inside the data; sets `num_elements`.
 inline void check_tensor_entry(TensorEntry& entry, std::int64_t data_bytes,
                                std::string_view source) {
@@ -325,13 +294,13 @@ inline void check_tensor_entry(TensorEntry& entry, std::int64_t data_bytes,
             " exceeds 64 bits");
     count *= extent;
   }
-  const std::int64_t bits = count * entry.type.bits;
+  const std::int64_t bytes = count * entry.type.bits / 8;
   require(entry.begin <= entry.end, ErrorCode::format, source, ": tensor ", in_quotes(entry.name),
           ": data_offsets begin at ", entry.begin, " and end at ", entry.end,
           ", expected begin <= end");
-  require(bits % 8 == 0 && bits / 8 == entry.end - entry.begin, ErrorCode::shape_mismatch, source,
-          ": tensor ", in_quotes(entry.name), ": data_offsets span ", entry.end - entry.begin,
-          " bytes, expected ", bits / 8, " for shape ", shape_text(entry.shape), " of ",
+  require(bytes == entry.end - entry.begin, ErrorCode::shape_mismatch, source, ": tensor ",
+          in_quotes(entry.name), ": data_offsets span ", entry.end - entry.begin,
+          " bytes, expected ", bytes, " for shape ", shape_text(entry.shape), " of ",
           entry.type.name);
   require(entry.end <= data_bytes, ErrorCode::format, source, ": tensor ", in_quotes(entry.name),
           " ends at data byte ", entry.end, ", but the file holds only ", data_bytes,
@@ -365,20 +334,26 @@ inline void check_tensor_places(std::vector<TensorEntry>& tensors, std::int64_t 
 
 /// Parses and checks the JSON of a header whose file holds `data_bytes` bytes after it.
 ///
-/// Rejected: anything but a header of the documented form; duplicate names and fields; numbers that
-/// are negative, fractional or beyond 64 bits; unknown types; byte ranges that disagree with the
-/// shape, leave the data, overlap, or do not cover it.
-/// @param json    the header, UTF-8, beginning with '{'
-/// @param source  how messages name the file
-/// @throws Error(format, overflow or shape_mismatch), one line naming `source`, the tensor and the
-/// value. Complexity: O(json.size()) memory, O(n log n) time in the number of tensors;
-/// deterministic.
+/// Rejected: anything but a header of the documented form; padding other than spaces; duplicate
+/// names and fields; numbers that are negative, fractional or beyond 64 bits; types that are
+/// unknown or smaller than a byte; byte ranges that disagree with the shape, leave the data,
+/// overlap, or do not cover it.
+/// @param json        the header, UTF-8, beginning with '{'; spaces may follow
+/// @param data_bytes  bytes of the file after the header, >= 0
+/// @param source      how messages name the file
+/// @throws Error(invalid_argument) for negative `data_bytes`, Error(unsupported) for a type smaller
+///         than a byte, Error(format, overflow or shape_mismatch) for every other fault, one line
+///         naming `source`, the tensor and the value.
+/// Complexity: O(json.size()) memory, O(n log n) time in the number of tensors; deterministic.
 [[nodiscard]] inline SafetensorsHeader parse_safetensors_header(std::string_view json,
                                                                 std::int64_t data_bytes,
                                                                 std::string_view source) {
+  require(data_bytes >= 0, ErrorCode::invalid_argument, "parse_safetensors_header: data_bytes is ",
+          data_bytes, ", expected 0 or more");
   require(!json.empty() && json.front() == '{', ErrorCode::format, source,
           ": the header begins with ",
           json.empty() ? "nothing" : detail::in_quotes(json.substr(0, 1)), ", expected '{'");
+  detail::check_header_bytes(json, source);
   SafetensorsHeader header;
   detail::SafetensorsSax sax(header, source);
   // Every error inside throws; the result only repeats that none occurred.

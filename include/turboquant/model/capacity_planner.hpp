@@ -56,22 +56,33 @@ struct CachePlan {
   std::int64_t state_bytes = 0;            ///< recurrent states of one sequence
 
   [[nodiscard]] const PoolPlan& pool(UnificationStrategy strategy) const {
-    return pools.at(static_cast<std::size_t>(strategy));
+    detail::require_enumerator("CachePlan::pool", "strategy", strategy,
+                               UnificationStrategy::separate_pools,
+                               "lcm, padded or separate_pools");
+    return pools[static_cast<std::size_t>(strategy)];
   }
-  /// How many times smaller the token caches are, model-wide.
+  /// How many times smaller the token caches are, model-wide; 1 where there are none.
   [[nodiscard]] double kv_ratio() const noexcept {
-    return static_cast<double>(dense_kv_bytes) / static_cast<double>(kv_bytes);
+    return kv_bytes == 0 ? 1.0
+                         : static_cast<double>(dense_kv_bytes) / static_cast<double>(kv_bytes);
   }
   /// The same with the recurrent states, which stay as they are.
   [[nodiscard]] double total_ratio() const noexcept {
-    return static_cast<double>(dense_kv_bytes + state_bytes) /
-           static_cast<double>(kv_bytes + state_bytes);
+    const double ours = static_cast<double>(kv_bytes) + static_cast<double>(state_bytes);
+    const double dense = static_cast<double>(dense_kv_bytes) + static_cast<double>(state_bytes);
+    return ours > 0.0 ? dense / ours : 1.0;
   }
-  /// For example "compresses 10 of 40 layers; KV 4.45x; total with recurrent state 1.45x".
+  /// For example "compresses 10 of 40 layers; KV 4.45x; total with recurrent state 1.45x";
+  /// "no attention cache" stands for the KV ratio of a model without one.
   [[nodiscard]] std::string summary() const {
     std::ostringstream text;
     text << std::fixed << std::setprecision(2) << "compresses " << num_compressed_layers << " of "
-         << num_layers << " layers; KV " << kv_ratio() << "x";
+         << num_layers << " layers; ";
+    if (kv_bytes > 0) {
+      text << "KV " << kv_ratio() << "x";
+    } else {
+      text << "no attention cache";
+    }
     if (state_bytes > 0) {
       text << "; total with recurrent state " << total_ratio() << "x";
     }
@@ -162,6 +173,38 @@ inline void require_compressed(const ModelConfig& model, const PlanOptions& opti
        model.num_layers(), ": ", why);
 }
 
+/// Refuses every option outside its domain, whether or not the model has a use for it.
+inline void require_options(const PlanOptions& options) {
+  constexpr std::string_view where = "plan_cache";
+  constexpr std::int64_t max_tokens = std::int64_t{1} << 32;
+  constexpr std::int64_t max_count = 1 << 20;
+  require_between(where, "memory_bytes", options.memory_bytes, 1, std::int64_t{1} << 60);
+  require_between(where, "context_tokens", options.context_tokens, 1, max_tokens,
+                  ErrorCode::out_of_range);
+  require_between(where, "max_num_batched_tokens", options.max_num_batched_tokens, 1, max_tokens);
+  require_between(where, "tensor_parallel", options.tensor_parallel, 1, max_count);
+  require_between(where, "num_speculative_tokens", options.num_speculative_tokens, 0, max_count);
+  require_between(where, "kernel_alignment", options.kernel_alignment, 1, max_count);
+  require_between(where, "block_size", options.block_size, 1, max_count);
+  require_between(where, "mamba_chunk_size", options.mamba_chunk_size.value_or(1), 1, max_count);
+  require_between(where, "recurrent_state_bytes", options.recurrent_state_bytes.value_or(1), 1,
+                  std::int64_t{1} << 40);
+  for (const std::int64_t length : options.prompt_lengths) {
+    require_between(where, "prompt length", length, 1, max_tokens);
+  }
+  require_cache_mode(where, options.mamba_cache_mode);
+  require_enumerator(where, "block_policy", options.block_policy, BlockPolicy::smallest,
+                     "fill, multiple_of_smallest or smallest");
+  require_enumerator(where, "dense_dtype", options.dense_dtype.value_or(CacheDType::bfloat16),
+                     CacheDType::int8, "float32, float16, bfloat16, float8_e4m3 or int8");
+  require(options.block_size % options.kernel_alignment == 0, ErrorCode::invalid_argument,
+          "plan_cache: block_size is ", options.block_size,
+          ", expected a multiple of kernel_alignment = ", options.kernel_alignment);
+  require(options.pools_threshold >= 0.0 && options.pools_threshold < 1.0,
+          ErrorCode::invalid_argument, "plan_cache: pools_threshold is ", options.pools_threshold,
+          ", expected 0 <= x < 1");
+}
+
 /// Tokens between kept states when they live in a pool of their own.
 inline std::int64_t own_state_block(const std::vector<LayerClass>& classes,
                                     const PlanOptions& options, std::int64_t chunk) {
@@ -192,24 +235,15 @@ inline std::int64_t own_state_block(const std::vector<LayerClass>& classes,
 /// a sequence averaged over lengths up to the context, then by prefix granularity. Ratios compare
 /// with the same model uncompressed, counting window and state as they are. O(layers),
 /// deterministic.
+/// Limits: 2^60 bytes of memory, 2^32 tokens of context, step and prompts, 2^40 bytes of a state,
+/// 2^20 for every other size and count.
 /// @throws Error(invalid_argument | out_of_range | overflow) for options outside their domain,
 ///         Error(unsupported) when a codec is given and no layer can use it.
 [[nodiscard]] inline CachePlan plan_cache(const ModelConfig& model, const PlanOptions& options) {
-  detail::require_positive("plan_cache", "memory_bytes", options.memory_bytes);
-  detail::require_positive("plan_cache", "context_tokens", options.context_tokens);
-  detail::require_positive("plan_cache", "kernel_alignment", options.kernel_alignment);
-  detail::require_positive("plan_cache", "block_size", options.block_size);
-  require(options.block_size % options.kernel_alignment == 0, ErrorCode::invalid_argument,
-          "plan_cache: block_size is ", options.block_size,
-          ", expected a multiple of kernel_alignment = ", options.kernel_alignment);
-  require(options.context_tokens <= std::int64_t{1} << 32, ErrorCode::out_of_range,
-          "plan_cache: context_tokens is ", options.context_tokens, ", expected at most 2^32");
-  require(options.pools_threshold >= 0.0 && options.pools_threshold < 1.0,
-          ErrorCode::invalid_argument, "plan_cache: pools_threshold is ", options.pools_threshold,
-          ", expected 0 <= x < 1");
+  detail::require_options(options);
   const std::int64_t chunk = options.mamba_chunk_size.value_or(
       model.recurrent && model.recurrent->chunk_size ? *model.recurrent->chunk_size : 256);
-  detail::require_positive("plan_cache", "mamba_chunk_size", chunk);
+  detail::require_between("plan_cache", "mamba_chunk_size", chunk, 1, 1 << 20);
 
   CachePlan plan;
   plan.num_layers = model.num_layers();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -163,6 +164,44 @@ inline void apply_widths(const ConfigFields& fields, ModelConfig& model) {
   }
 }
 
+/// Query heads per layer where the file lists them, else nothing.
+inline std::optional<std::vector<std::int64_t>> query_head_list(const ConfigFields& fields,
+                                                                std::size_t num_layers) {
+  for (const std::string_view name : {"num_query_heads", "num_attention_heads_per_layer"}) {
+    const nlohmann::json* value = fields.find(name);
+    if (value != nullptr && value->is_array()) {
+      std::vector<std::int64_t> heads = *fields.integers(name, 0, 1 << 20);
+      require(heads.size() >= num_layers, ErrorCode::format, "parse_model_config: ", fields.path(),
+              ".", name, " has ", heads.size(), " entries, expected ", num_layers);
+      return heads;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Every KV head serves the same number of query heads. Latent attention has no KV heads.
+inline void require_head_groups(const ConfigFields& fields, const ModelConfig& model) {
+  const auto listed = query_head_list(fields, model.layers.size());
+  const auto windowed = fields.size("swa_num_attention_heads");
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    const LayerConfig& layer = model.layers[i];
+    if (layer.attention == AttentionKind::none || layer.is_mla || !layer.num_kv_heads) {
+      continue;
+    }
+    std::optional<std::int64_t> queries = model.num_attention_heads;
+    if (listed) {
+      queries = (*listed)[i];
+    } else if (windowed && layer.attention != AttentionKind::full) {
+      queries = windowed;
+    }
+    require(!queries || (*queries > 0 && *queries % *layer.num_kv_heads == 0), ErrorCode::format,
+            "parse_model_config: ", fields.path(), " gives layer ", i,
+            " num_attention_heads = ", queries.value_or(0),
+            " and num_key_value_heads = ", *layer.num_kv_heads,
+            ", expected a whole number of query heads for every KV head");
+  }
+}
+
 inline CacheDType parse_model_dtype(const ConfigFields& fields, const ConfigFields& root,
                                     std::vector<std::string>& notes) {
   for (const ConfigFields* source : {&fields, &root}) {
@@ -181,13 +220,22 @@ inline CacheDType parse_model_dtype(const ConfigFields& fields, const ConfigFiel
   return CacheDType::bfloat16;
 }
 
+/// A positive number that a float holds without losing digits.
+inline std::optional<double> positive_number(const ConfigFields& fields, std::string_view name) {
+  constexpr double least = (std::numeric_limits<float>::min)();
+  constexpr double most = (std::numeric_limits<float>::max)();
+  const std::optional<double> value = fields.number(name);
+  require(!value || (*value >= least && *value <= most), ErrorCode::format,
+          "parse_model_config: ", fields.path(), ".", name, " is ", value.value_or(0.0),
+          ", expected a positive number in the range of float");
+  return value;
+}
+
 inline std::optional<double> parse_attention_scale(const ConfigFields& fields) {
-  if (const std::optional<double> scale = fields.number("attention_multiplier")) {
+  if (const std::optional<double> scale = positive_number(fields, "attention_multiplier")) {
     return scale;
   }
-  const std::optional<double> scalar = fields.number("query_pre_attn_scalar");
-  require(!scalar || *scalar > 0.0, ErrorCode::format, "parse_model_config: ", fields.path(),
-          ".query_pre_attn_scalar is ", scalar.value_or(0.0), ", expected a positive number");
+  const std::optional<double> scalar = positive_number(fields, "query_pre_attn_scalar");
   return scalar ? std::optional<double>(1.0 / std::sqrt(*scalar)) : std::nullopt;
 }
 
@@ -253,6 +301,7 @@ inline std::optional<double> parse_attention_scale(const ConfigFields& fields) {
   detail::apply_windows(fields, model.layers);
   detail::apply_kv_sharing(fields, model.layers);
   detail::apply_widths(fields, model);
+  detail::require_head_groups(fields, model);
   if (model.is_hybrid()) {
     model.recurrent = detail::parse_recurrent_geometry(fields, model.model_type, model.dtype);
   }

@@ -3,6 +3,7 @@
 #include <turboquant/model/page_spec.hpp>
 #include <turboquant/model/unification.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -37,37 +38,48 @@ struct HybridAlignment {
 /// `all`: the tokens whose bytes hold a state, rounded up to lcm(chunk, alignment), so that kept
 /// states fall on chunk ends. With skipped layers the bytes per token are the LCM of both kinds,
 /// and each kind's block is the page divided by its own bytes per token. Deterministic, O(1).
-/// @throws Error(invalid_argument) for sizes below 1, Error(overflow) beyond 64 bits.
+/// @throws Error(invalid_argument) for sizes below 1, Error(overflow) for sizes above 2^40 and
+///         results beyond 64 bits.
 [[nodiscard]] inline HybridAlignment align_hybrid_pages(const HybridAlignmentProblem& problem) {
   constexpr std::string_view where = "align_hybrid_pages";
-  detail::require_positive(where, "bytes_per_token", problem.bytes_per_token);
-  detail::require_positive(where, "skip_bytes_per_token", problem.skip_bytes_per_token.value_or(1));
-  detail::require_positive(where, "mamba_page_size_bytes", problem.mamba_page_size_bytes);
-  detail::require_positive(where, "kernel_alignment", problem.kernel_alignment);
-  detail::require_positive(where, "mamba_chunk_size", problem.mamba_chunk_size);
-  detail::require_positive(where, "block_size", problem.block_size.value_or(1));
-  detail::require_positive(where, "max_model_len", problem.max_model_len.value_or(1));
+  const auto require_size = [&](std::string_view field, std::int64_t value) {
+    detail::require_between(where, field, value, 1, std::int64_t{1} << 40);
+  };
+  require_size("bytes_per_token", problem.bytes_per_token);
+  require_size("skip_bytes_per_token", problem.skip_bytes_per_token.value_or(1));
+  require_size("mamba_page_size_bytes", problem.mamba_page_size_bytes);
+  require_size("kernel_alignment", problem.kernel_alignment);
+  require_size("mamba_chunk_size", problem.mamba_chunk_size);
+  require_size("block_size", problem.block_size.value_or(1));
+  require_size("max_model_len", problem.max_model_len.value_or(1));
+
+  detail::require_cache_mode(where, problem.mamba_cache_mode);
 
   HybridAlignment result;
   result.bytes_per_token = problem.bytes_per_token;
   if (problem.skip_bytes_per_token) {
-    result.bytes_per_token = checked_lcm(problem.bytes_per_token, *problem.skip_bytes_per_token);
+    result.bytes_per_token =
+        detail::named_lcm(where, {"bytes_per_token", problem.bytes_per_token},
+                          {"skip_bytes_per_token", *problem.skip_bytes_per_token});
   }
-  const std::int64_t unit = problem.mamba_cache_mode == MambaCacheMode::all
-                                ? checked_lcm(problem.mamba_chunk_size, problem.kernel_alignment)
-                                : problem.kernel_alignment;
+  const std::int64_t unit =
+      problem.mamba_cache_mode == MambaCacheMode::all
+          ? detail::named_lcm(where, {"mamba_chunk_size", problem.mamba_chunk_size},
+                              {"kernel_alignment", problem.kernel_alignment})
+          : problem.kernel_alignment;
   const std::int64_t tokens_per_state =
       ceil_div(problem.mamba_page_size_bytes, result.bytes_per_token);
-  result.block_size = round_up(tokens_per_state, unit);
-  if (problem.block_size && *problem.block_size > result.block_size) {
-    result.block_size = round_up(*problem.block_size, unit);
-  }
-  result.page_size_bytes = checked_mul(result.block_size, result.bytes_per_token);
+  const std::int64_t wanted = (std::max)(tokens_per_state, problem.block_size.value_or(1));
+  result.block_size = detail::named_mul(where, {"tokens that blocks are multiples of", unit},
+                                        {"their number", ceil_div(wanted, unit)});
+  result.page_size_bytes = detail::named_mul(where, {"block_size", result.block_size},
+                                             {"bytes_per_token", result.bytes_per_token});
   result.attention_block_size = result.page_size_bytes / problem.bytes_per_token;
   std::int64_t granularity = result.attention_block_size;
   if (problem.skip_bytes_per_token) {
     result.skip_block_size = result.page_size_bytes / *problem.skip_bytes_per_token;
-    granularity = checked_lcm(granularity, *result.skip_block_size);
+    granularity = detail::named_lcm(where, {"attention_block_size", granularity},
+                                    {"skip_block_size", *result.skip_block_size});
   }
   result.mamba_page_padding_bytes = result.page_size_bytes - problem.mamba_page_size_bytes;
   result.mamba_block_size = problem.mamba_cache_mode == MambaCacheMode::none

@@ -141,8 +141,13 @@ inline AttentionCache attention_cache(const ModelConfig& model, std::int64_t ind
   }
   const std::optional<CacheCodec> codec = codec_of_layer(options, index);
   if (codec && !skipped) {
-    return TQFullAttentionSpec{
-        options.block_size, heads, TurboQuantConfig(*codec, width, width_v), {}};
+    const TurboQuantConfig config(*codec, width, width_v);
+    require(config.encodable_head_sizes(), ErrorCode::unsupported, "assign_layer_caches: layer ",
+            index, " has head_size ", width, " and head_size_v ", width_v, ", which ", codec->name,
+            " cannot encode, expected ", config.rotates_keys() ? 3 : 1, "..",
+            TurboQuantConfig::max_encodable_head_size, " and ", config.rotates_values() ? 3 : 1,
+            "..", TurboQuantConfig::max_encodable_head_size, " (skip the layer or use no codec)");
+    return TQFullAttentionSpec{options.block_size, heads, config, {}};
   }
   FullAttentionSpec spec;
   spec.block_size = options.block_size;
@@ -155,8 +160,6 @@ inline AttentionCache attention_cache(const ModelConfig& model, std::int64_t ind
 
 inline MambaSpec state_cache(const ModelConfig& model, const LayerCacheOptions& options) {
   if (options.recurrent_state_bytes) {
-    require_positive("assign_layer_caches", "recurrent_state_bytes",
-                     *options.recurrent_state_bytes);
     MambaSpec spec;
     spec.arrays.push_back({{*options.recurrent_state_bytes}, CacheDType::int8});
     spec.num_speculative_blocks = options.num_speculative_tokens;
@@ -180,11 +183,17 @@ inline MambaSpec state_cache(const ModelConfig& model, const LayerCacheOptions& 
 /// @throws Error(invalid_argument | out_of_range) for a skip entry that is unknown, outside the
 /// model
 ///         or a recurrent layer, for widths the config does not give, for heads the ranks cannot
-///         share, and for a codec assigned to a layer that has no full attention of its own.
+///         share, and for a codec assigned to a layer that has no full attention of its own;
+///         Error(unsupported) for head sizes that the codec cannot encode.
 [[nodiscard]] inline std::vector<LayerCache> assign_layer_caches(const ModelConfig& model,
                                                                  const LayerCacheOptions& options) {
   detail::require_positive("assign_layer_caches", "block_size", options.block_size);
   detail::require_positive("assign_layer_caches", "tensor_parallel", options.tensor_parallel);
+  detail::require_positive("assign_layer_caches", "recurrent_state_bytes",
+                           options.recurrent_state_bytes.value_or(1));
+  require(options.num_speculative_tokens >= 0, ErrorCode::invalid_argument,
+          "assign_layer_caches: num_speculative_tokens is ", options.num_speculative_tokens,
+          ", expected 0 or more");
   for (const auto& [index, codec] : options.layer_codecs) {
     require(index >= 0 && index < model.num_layers(), ErrorCode::out_of_range,
             "assign_layer_caches: layer_codecs names layer ", index, ", expected 0..",

@@ -43,7 +43,9 @@ struct LayerClass {
     if (is_state()) {
       return checked_mul(state_bytes, checked_add(1, num_speculative_blocks));
     }
-    return checked_mul(window ? (std::min)(*window, tokens) : tokens, bytes_per_token);
+    return detail::named_mul("LayerClass::content_bytes",
+                             {"tokens", window ? (std::min)(*window, tokens) : tokens},
+                             {"bytes_per_token", bytes_per_token});
   }
 };
 

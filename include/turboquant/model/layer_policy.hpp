@@ -103,7 +103,8 @@ struct LayerBits {
 
 /// Bits per layer when boundary layers get more: first and last `n` (at most half each) of
 /// `num_layers` get `extra` bits on top, up to 8, and never fewer than asked.
-/// @throws Error(invalid_argument) for negative counts, more than 10,000 layers or bits outside 1..8.
+/// @throws Error(invalid_argument) for negative counts, more than 10,000 layers or bits
+/// outside 1..8.
 [[nodiscard]] inline std::vector<LayerBits> protect_boundary_bits(std::int64_t num_layers,
                                                                   LayerBits base,
                                                                   std::int64_t n = 2,

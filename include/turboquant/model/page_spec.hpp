@@ -238,10 +238,11 @@ struct SlidingWindowSpec {
   [[nodiscard]] std::int64_t resident_tokens(const SequenceLimits& limits) const {
     detail::require_limits(spec_name, limits);
     detail::require_positive(spec_name, "sliding_window", sliding_window);
-    // Compared without a sum, which huge windows would overflow.
-    const std::int64_t rest = limits.max_model_len - (std::min)(sliding_window - 1,
-                                                                limits.max_model_len);
-    return limits.max_model_len - rest + (std::min)(rest, limits.max_num_batched_tokens);
+    constexpr std::int64_t most = (std::numeric_limits<std::int64_t>::max)();
+    require(sliding_window - 1 <= most - limits.max_num_batched_tokens, ErrorCode::overflow,
+            spec_name, ": sliding_window is ", sliding_window, " and max_num_batched_tokens is ",
+            limits.max_num_batched_tokens, ": their sum exceeds the 64-bit limit ", most);
+    return (std::min)(sliding_window - 1 + limits.max_num_batched_tokens, limits.max_model_len);
   }
   /// One page more than the resident tokens fill, because the window need not start on a page.
   [[nodiscard]] std::int64_t max_memory_usage_bytes(const SequenceLimits& limits) const {

@@ -116,7 +116,12 @@ inline std::int64_t sequence_bytes(std::span<const LayerClass> classes, const Po
     const UnifiedPage& page = plan.pages.classes[i];
     const std::int64_t layers = allocated_layers(classes[i], plan);
     const std::int64_t pages = pages_per_layer(classes[i], page, plan, problem, tokens);
-    total = checked_add(total, checked_mul(checked_mul(layers, pages), page.page_size_bytes));
+    constexpr std::int64_t most = (std::numeric_limits<std::int64_t>::max)();
+    require(pages <= most / layers && layers * pages <= (most - total) / page.page_size_bytes,
+            ErrorCode::overflow, "plan_pools: a sequence of ", tokens, " tokens takes ", pages,
+            " pages of ", page.page_size_bytes, " bytes in each of ", layers,
+            " layers, expected less than 2^63 bytes");
+    total += layers * pages * page.page_size_bytes;
   }
   return total;
 }
@@ -178,7 +183,12 @@ inline double mean_sequence_bytes(std::span<const LayerClass> classes, const Poo
 inline std::int64_t longest_context(std::span<const LayerClass> classes, const PoolPlan& plan,
                                     const PoolProblem& problem) {
   std::int64_t low = 0;
-  std::int64_t high = std::int64_t{1} << 32;
+  // Every token fills its bytes: memory bounds the search before products can overflow.
+  std::int64_t densest = 1;
+  for (const LayerClass& c : classes) {
+    densest = (std::max)(densest, c.window ? 1 : c.bytes_per_token);
+  }
+  std::int64_t high = (std::min)(std::int64_t{1} << 32, problem.memory_bytes / densest);
   while (low < high) {
     const std::int64_t middle = low + (high - low + 1) / 2;
     if (sequence_bytes(classes, plan, problem, middle) <= problem.memory_bytes) {
@@ -202,6 +212,10 @@ inline std::int64_t longest_context(std::span<const LayerClass> classes, const P
   detail::require_positive("plan_pools", "memory_bytes", problem.memory_bytes);
   detail::require_positive("plan_pools", "state_block_size", problem.state_block_size);
   detail::require_limits("plan_pools", problem.limits);
+  detail::require_enumerator("plan_pools", "strategy", strategy,
+                             UnificationStrategy::separate_pools, "lcm, padded or separate_pools");
+  detail::require_enumerator("plan_pools", "block_policy", problem.block_policy,
+                             BlockPolicy::smallest, "fill, multiple_of_smallest or smallest");
   std::vector<PageClass> page_classes;
   std::vector<std::int64_t> counts;
   bool has_state = false;
@@ -228,6 +242,10 @@ inline std::int64_t longest_context(std::span<const LayerClass> classes, const P
         0.0, 1.0 - static_cast<double>(content) / static_cast<double>(plan.bytes_per_sequence));
     plan.mean_bytes_per_sequence = detail::mean_sequence_bytes(classes, plan, problem, tokens);
     plan.capacity_sequences = problem.memory_bytes / plan.bytes_per_sequence;
+    require(plan.capacity_sequences < (std::numeric_limits<std::int64_t>::max)() / tokens,
+            ErrorCode::overflow, "plan_pools: memory_bytes is ", problem.memory_bytes,
+            ", room for ", plan.capacity_sequences, " sequences of ", tokens,
+            " tokens, expected below 2^63 tokens");
     plan.capacity_tokens = detail::scaled(problem.memory_bytes, tokens, plan.bytes_per_sequence);
     plan.longest_sequence = detail::longest_context(classes, plan, problem);
   }
@@ -244,7 +262,8 @@ inline std::int64_t longest_context(std::span<const LayerClass> classes, const P
     plan.prefix_granularity = plan.pages.prefix_granularity;
   } else if (problem.limits.mamba_cache_mode != MambaCacheMode::none) {
     plan.prefix_granularity =
-        checked_lcm(plan.pages.prefix_granularity, detail::state_block(plan, problem));
+        detail::named_lcm("plan_pools", {"prefix granularity", plan.pages.prefix_granularity},
+                          {"state_block_size", detail::state_block(plan, problem)});
   }
   return plan;
 }

@@ -77,24 +77,25 @@ inline constexpr std::array cache_presets{
 ///
 /// Field names and formulas follow the published TurboQuant cache configuration:
 /// key = ceil(d * bits / 8) + 2 (fp8: d), value = ceil(d_v * bits / 8) + 4 per group, slot = key +
-/// value, aligned slot = slot rounded up to even. Head sizes are those that the codecs encode: a rotation
-/// needs 3 elements. O(1), deterministic.
+/// value, aligned slot = slot rounded up to even. Any head size is accepted: this is arithmetic,
+/// and `encodable_head_sizes` says what the codecs can encode. O(1), deterministic.
 class TurboQuantConfig {
  public:
-  static constexpr std::int64_t max_head_size = 65536;
-  static constexpr std::int64_t min_rotated_head_size = 3;
+  static constexpr std::int64_t max_head_size = 1 << 20;
+  static constexpr std::int64_t max_encodable_head_size = 65536;
 
   /// @param head_size elements of a key; `head_size_v` elements of a value.
-  /// @throws Error(invalid_argument) for sizes outside 1..65536 (3..65536 where the codec rotates),
-  ///         bits outside the codec's range, or a codec that is no enumerator.
+  /// @throws Error(invalid_argument) for sizes outside 1..2^20, bits outside the codec's range, or
+  /// a
+  ///         codec that is no enumerator.
   TurboQuantConfig(const CacheCodec& codec, std::int64_t head_size, std::int64_t head_size_v)
       : codec_(codec), head_size_(head_size), head_size_v_(head_size_v) {
     detail::require_enumerator("TurboQuantConfig", "key_codec", codec.key_codec, KeyCodec::float8,
                                "mse, inner_product or float8");
     detail::require_enumerator("TurboQuantConfig", "value_codec", codec.value_codec,
                                ValueCodec::codebook, "grouped or codebook");
-    require_size("head_size", head_size, codec.key_codec != KeyCodec::float8);
-    require_size("head_size_v", head_size_v, codec.value_codec == ValueCodec::codebook);
+    require_size("head_size", head_size);
+    require_size("head_size_v", head_size_v);
     const int least_key_bits = codec.key_codec == KeyCodec::inner_product ? 2
                                : codec.key_codec == KeyCodec::float8      ? 8
                                                                           : 1;
@@ -180,6 +181,18 @@ class TurboQuantConfig {
     return checked_mul(checked_add(head_size_, head_size_v_), element_bytes);
   }
 
+  /// True when keys (values) are rotated before they are coded.
+  [[nodiscard]] bool rotates_keys() const noexcept { return !key_fp8(); }
+  [[nodiscard]] bool rotates_values() const noexcept {
+    return codec_.value_codec == ValueCodec::codebook;
+  }
+  /// Whether the codecs can encode heads of these sizes: 1..65536 elements, and a rotation needs at
+  /// least 3.
+  [[nodiscard]] bool encodable_head_sizes() const noexcept {
+    return head_size_ >= (rotates_keys() ? 3 : 1) && head_size_ <= max_encodable_head_size &&
+           head_size_v_ >= (rotates_values() ? 3 : 1) && head_size_v_ <= max_encodable_head_size;
+  }
+
   friend bool operator==(const TurboQuantConfig& a, const TurboQuantConfig& b) noexcept {
     return a.codec_.key_codec == b.codec_.key_codec && a.codec_.key_bits == b.codec_.key_bits &&
            a.codec_.value_codec == b.codec_.value_codec &&
@@ -193,11 +206,9 @@ class TurboQuantConfig {
  private:
   static constexpr std::int64_t fp16_bytes = 2;
 
-  static void require_size(std::string_view what, std::int64_t size, bool rotated) {
-    const std::int64_t least = rotated ? min_rotated_head_size : 1;
-    require(size >= least && size <= max_head_size, ErrorCode::invalid_argument,
-            "TurboQuantConfig: ", what, " is ", size, ", expected ", least, "..", max_head_size,
-            rotated ? " for a rotated codec" : "");
+  static void require_size(std::string_view what, std::int64_t size) {
+    require(size >= 1 && size <= max_head_size, ErrorCode::invalid_argument,
+            "TurboQuantConfig: ", what, " is ", size, ", expected 1..", max_head_size);
   }
   [[nodiscard]] static std::int64_t packed_bytes(std::int64_t elements, int bits) {
     return ceil_div(checked_mul(elements, bits), 8);

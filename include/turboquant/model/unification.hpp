@@ -54,7 +54,8 @@ struct UnifiedPage {
   std::int64_t page_size_bytes = 0;  ///< bytes allocated
   std::int64_t padding_bytes = 0;    ///< bytes of a page that hold nothing
   std::int64_t block_size = 1;       ///< tokens; unchanged for fixed-size classes
-  /// Original blocks of a page; 0 where a policy cuts the page at no multiple of the original block.
+  /// Original blocks of a page; 0 where a policy cuts the page at no multiple of the original
+  /// block.
   std::int64_t scale = 1;
   bool scales_with_block_size = true;
 
@@ -229,9 +230,8 @@ inline bool equal_blocks(std::span<const PageClass> classes) {
       unified.block_size = detail::tokens_per_page(c, page, used, smallest);
       const bool whole = unified.block_size % c.block_size == 0;
       unified.scale = whole ? unified.block_size / c.block_size : 0;
-      unified.padding_bytes =
-          page - (whole ? c.page_size_bytes * unified.scale
-                        : detail::filled_bytes(c, unified.block_size));
+      unified.padding_bytes = page - (whole ? c.page_size_bytes * unified.scale
+                                            : detail::filled_bytes(c, unified.block_size));
     }
     if (c.scales_with_block_size) {
       result.prefix_granularity =
@@ -305,7 +305,8 @@ struct PageUse {
 };
 
 /// Page use of a sequence of `num_tokens` in blocks of `block_size` tokens.
-/// @throws Error(invalid_argument) unless both are positive, Error(overflow) where the last page ends
+/// @throws Error(invalid_argument) unless both are positive, Error(overflow) where the last page
+/// ends
 ///         beyond 64 bits.
 [[nodiscard]] inline PageUse page_use(std::int64_t num_tokens, std::int64_t block_size) {
   require(num_tokens > 0, ErrorCode::invalid_argument, "page_use: num_tokens is ", num_tokens,

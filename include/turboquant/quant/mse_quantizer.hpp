@@ -243,8 +243,9 @@ class MseQuantizer {
     const std::size_t d = scratch.size();
     double best_fit = -1;
     double best_scale = 0;
+    const int middle = options_.scale_candidates / 2;
     for (int candidate = 0; candidate < options_.scale_candidates; ++candidate) {
-      const auto offset = static_cast<float>(candidate - options_.scale_candidates / 2);
+      const auto offset = static_cast<float>(candidate - middle);
       const double scale = quantise(factor * (1.0F + step * offset), squared, scratch);
       const double projection = ordered_dot(scratch.rotated.data(), scratch.quantized.data(), d);
       const double fit = projection * projection /
