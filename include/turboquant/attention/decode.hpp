@@ -1,0 +1,129 @@
+#pragma once
+
+#include <turboquant/attention/decode_kernels.hpp>
+#include <turboquant/attention/decode_plan.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <type_traits>
+
+namespace turboquant {
+
+/// What a decode step reads.
+/// @tparam Query float, float16 or bfloat16
+template <class Query, class MemorySpace>
+struct DecodeInputs {
+  /// (num_sequences, num_queries, query_heads, key_dim), not rotated
+  Kokkos::View<const Query****, Kokkos::LayoutRight, MemorySpace> queries;
+  /// (num_sequences)
+  Kokkos::View<const DecodeSequence*, MemorySpace> sequences;
+  /// (query_heads) or empty: learned logits that join each head's softmax denominator once, without
+  /// a value
+  Kokkos::View<const float*, MemorySpace> sink_logits{};
+};
+
+namespace detail {
+
+template <class View>
+void require_extents(const char* name, const View& view,
+                     std::initializer_list<std::int64_t> expected) {
+  const char* const shape[] = {"num_sequences", "num_queries", "query_heads", "dim"};
+  std::size_t axis = 0;
+  for (const std::int64_t extent : expected) {
+    require(static_cast<std::int64_t>(view.extent(axis)) == extent, ErrorCode::shape_mismatch,
+            "run_decode: ", name, ".extent(", axis, ") is ", view.extent(axis), ", expected ",
+            shape[axis], " = ", extent);
+    ++axis;
+  }
+}
+
+}  // namespace detail
+
+/// Attention of every query over its sequence: sinks, compressed history and exact window in one
+/// softmax.
+///
+/// @param exec      execution space instance; kernels are enqueued, nothing waits
+/// @param plan      for these shapes
+/// @param inputs    queries, sequence records and optional learned sink logits
+/// @param output    (num_sequences, num_queries, query_heads, value_dim), float, float16 or
+/// bfloat16; zero where a query sees
+///                  nothing
+/// @param lse       (num_sequences, num_queries, query_heads), natural log of the softmax
+/// denominator, learned sink included;
+///                  -infinity where nothing is visible
+/// @param workspace at least `plan.workspace_bytes()`, contents do not matter
+/// @throws Error before anything is written: `shape_mismatch` or `capacity` for views that do not
+/// fit the plan; on
+///         host spaces also for records outside their domain (on device spaces records are not read
+///         here).
+/// No allocation, no copy between memory spaces, three kernels. O(tokens query_heads (key_dim +
+/// value_dim)). Same bits for the same plan, records and processor, whatever the number of threads.
+template <class ExecutionSpace, class MemorySpace, class Query, class Output>
+void run_decode(const ExecutionSpace& exec, const DecodePlan<ExecutionSpace, MemorySpace>& plan,
+                const DecodeInputs<Query, MemorySpace>& inputs,
+                const Kokkos::View<Output****, Kokkos::LayoutRight, MemorySpace>& output,
+                const Kokkos::View<float***, Kokkos::LayoutRight, MemorySpace>& lse,
+                const Kokkos::View<std::byte*, MemorySpace>& workspace) {
+  static_assert(!std::is_const_v<Output>, "output is written");
+  static_cast<void>(row_type_of<Query>);
+  static_cast<void>(row_type_of<Output>);
+  const DecodeProblem& problem = plan.problem();
+  const TileFormat& format = plan.codec().format();
+  detail::require_extents(
+      "queries", inputs.queries,
+      {problem.num_sequences, problem.num_queries, problem.query_heads, format.key_dim});
+  detail::require_extents(
+      "output", output,
+      {problem.num_sequences, problem.num_queries, problem.query_heads, format.value_dim});
+  detail::require_extents("lse", lse,
+                          {problem.num_sequences, problem.num_queries, problem.query_heads});
+  detail::require_extents("sequences", inputs.sequences, {problem.num_sequences});
+  require(inputs.sink_logits.extent(0) == 0 ||
+              static_cast<std::int64_t>(inputs.sink_logits.extent(0)) == problem.query_heads,
+          ErrorCode::shape_mismatch, "run_decode: sink_logits.extent(0) is ",
+          inputs.sink_logits.extent(0), ", expected 0 or query_heads = ", problem.query_heads);
+  require(static_cast<std::int64_t>(workspace.extent(0)) >= plan.workspace_bytes(),
+          ErrorCode::capacity, "run_decode: workspace has ", workspace.extent(0),
+          " bytes, expected at least ", plan.workspace_bytes());
+  if (problem.num_sequences == 0) {
+    return;
+  }
+  if constexpr (detail::runs_on_host<ExecutionSpace>) {
+    for (int i = 0; i < problem.num_sequences; ++i) {
+      detail::require_sequence(inputs.sequences(static_cast<std::size_t>(i)), i, problem);
+    }
+  }
+
+  const detail::DecodeLayout& layout = plan.layout();
+  constexpr auto alignment = static_cast<std::uintptr_t>(detail::DecodeLayout::alignment);
+  const auto misaligned = reinterpret_cast<std::uintptr_t>(workspace.data()) % alignment;
+  const detail::DecodeWorkspace memory{layout,
+                                       workspace.data() + (alignment - misaligned) % alignment};
+  const TileTables& tables = plan.codec().tables();
+  using Policy = Kokkos::RangePolicy<ExecutionSpace, Kokkos::Schedule<Kokkos::Dynamic>,
+                                     Kokkos::IndexType<std::int64_t>>;
+  const auto launch = [&](const auto& calls) {
+    using Calls = std::decay_t<decltype(calls)>;
+    const std::int64_t sequences = layout.num_sequences;
+    Kokkos::parallel_for(
+        "turboquant::run_decode::prepare", Policy(exec, 0, sequences * layout.kv_heads),
+        detail::PrepareQueries<Query, Calls>{tables, memory, inputs.queries.data(), calls});
+    Kokkos::parallel_for(
+        "turboquant::run_decode::attend", Policy(exec, 0, sequences * (layout.num_splits + 1)),
+        detail::AttendParts<Calls>{tables, memory, inputs.sequences.data(), calls});
+    Kokkos::parallel_for(
+        "turboquant::run_decode::merge",
+        Policy(exec, 0, sequences * layout.num_queries * problem.query_heads),
+        detail::MergeParts<Output>{
+            tables, memory, inputs.sink_logits.extent(0) == 0 ? nullptr : inputs.sink_logits.data(),
+            output.data(), lse.data()});
+  };
+  if constexpr (detail::runs_on_host<ExecutionSpace>) {
+    launch(detail::HostAttentionCalls{plan.host_attention()});
+  } else {
+    launch(detail::PortableAttentionCalls{});
+  }
+}
+
+}  // namespace turboquant

@@ -1,0 +1,351 @@
+#pragma once
+
+#include <turboquant/attention/decode_plan.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+namespace turboquant::detail {
+
+/// A plan's workspace where a kernel can read it.
+struct DecodeWorkspace {
+  DecodeLayout layout{};
+  std::byte* base = nullptr;  ///< aligned
+
+  [[nodiscard]] TURBOQUANT_FUNCTION float* floats(std::int64_t section,
+                                                  std::int64_t index) const noexcept {
+    return reinterpret_cast<float*>(base + section) + index;
+  }
+  /// Number of a (sequence, kv head) pair.
+  [[nodiscard]] TURBOQUANT_FUNCTION std::int64_t head_index(std::int64_t sequence,
+                                                            int head) const noexcept {
+    return sequence * layout.kv_heads + head;
+  }
+  [[nodiscard]] TURBOQUANT_FUNCTION std::byte* prepared(std::int64_t sequence,
+                                                        int head) const noexcept {
+    return base + layout.prepared + head_index(sequence, head) * layout.prepared_bytes;
+  }
+  [[nodiscard]] TURBOQUANT_FUNCTION std::byte* state(std::int64_t sequence, int split,
+                                                     int head) const noexcept {
+    const std::int64_t index = (sequence * layout.num_splits + split) * layout.kv_heads + head;
+    return base + layout.states + index * layout.state_bytes;
+  }
+  /// Number of the first query row of a (sequence, part, kv head).
+  [[nodiscard]] TURBOQUANT_FUNCTION std::int64_t part_row(std::int64_t sequence, int part,
+                                                          int head) const noexcept {
+    return ((sequence * (layout.num_splits + 1) + part) * layout.kv_heads + head) * layout.rows;
+  }
+};
+
+/// First step: one work item rotates and prepares the query rows of one kv head of one sequence.
+template <class Query, class Calls>
+struct PrepareQueries {
+  TileTables tables;
+  DecodeWorkspace workspace;
+  const Query* queries;  ///< (sequences, num_queries, query_heads, key_dim)
+  Calls calls;
+
+  TURBOQUANT_FUNCTION void operator()(std::int64_t item) const {
+    const DecodeLayout& layout = workspace.layout;
+    const int dim = tables.format.key_dim;
+    const std::int64_t sequence = item / layout.kv_heads;
+    const auto head = static_cast<int>(item % layout.kv_heads);
+    const std::int64_t size = static_cast<std::int64_t>(layout.rows) * dim;
+    const bool sketches = tables.format.key_codec == KeyCodec::inner_product;
+    float* plain = workspace.floats(layout.plain_queries, item * size);
+    float* rotated = workspace.floats(layout.rotated_queries, item * size * (sketches ? 2 : 1));
+    float* sketched = rotated + size;
+    float spare[max_tile_dim];
+    for (int row = 0; row < layout.rows; ++row) {
+      const std::int64_t query = sequence * layout.num_queries + row / layout.ratio;
+      const std::int64_t query_heads = static_cast<std::int64_t>(layout.kv_heads) * layout.ratio;
+      const Query* in =
+          queries + (query * query_heads + head * layout.ratio + row % layout.ratio) * dim;
+      float* out = rotated + row * dim;
+      for (int d = 0; d < dim; ++d) {
+        out[d] = to_float(in[d]);
+        plain[row * dim + d] = out[d] * layout.logit_scale;
+      }
+      if (tables.rotates_keys()) {
+        tables.key_rotation.template forward<1>(out, spare);
+      }
+      if (sketches) {
+        float* sketch = sketched + row * dim;
+        for (int d = 0; d < dim; ++d) {
+          sketch[d] = out[d];
+        }
+        tables.sketch.template forward<1>(sketch, spare);
+      }
+    }
+    PrepareArguments arguments;
+    arguments.queries = rotated;
+    arguments.sketched = sketches ? sketched : nullptr;
+    arguments.rows = layout.rows;
+    arguments.logit_scale = layout.logit_scale;
+    calls.prepare(tables, arguments, workspace.prepared(sequence, head));
+  }
+
+ private:
+  static TURBOQUANT_FUNCTION float to_float(float x) noexcept { return x; }
+  template <class Half>
+  static TURBOQUANT_FUNCTION float to_float(Half x) noexcept {
+    return x.to_float();
+  }
+};
+
+/// Second step: one work item takes one part of one sequence, all heads, into partial outputs.
+///
+/// A part is a run of tiles, walked in memory order: pages outside, heads inside. The last part is
+/// the exact rows.
+template <class Calls>
+struct AttendParts {
+  TileTables tables;
+  DecodeWorkspace workspace;
+  const DecodeSequence* sequences;
+  Calls calls;
+
+  TURBOQUANT_FUNCTION void operator()(std::int64_t item) const {
+    const DecodeLayout& layout = workspace.layout;
+    const std::int64_t index = item / (layout.num_splits + 1);
+    const auto part = static_cast<int>(item % (layout.num_splits + 1));
+    if (part < layout.num_splits) {
+      attend_tiles(index, part);
+    } else {
+      attend_exact(index);
+    }
+  }
+
+ private:
+  static constexpr auto tile_tokens = static_cast<std::int64_t>(TileFormat::tokens);
+
+  [[nodiscard]] TURBOQUANT_FUNCTION TokenRange
+  token_range(const DecodeSequence& sequence) const noexcept {
+    TokenRange range;
+    range.query_position = sequence.query_position;
+    range.window = workspace.layout.sliding_window;
+    range.ratio = workspace.layout.ratio;
+    return range;
+  }
+
+  TURBOQUANT_FUNCTION void attend_tiles(std::int64_t index, int split) const {
+    const DecodeLayout& layout = workspace.layout;
+    const DecodeSequence& sequence = sequences[index];
+    // Tokens that at least one query sees.
+    std::int64_t begin = sequence.history_begin;
+    std::int64_t end = sequence.query_position + layout.num_queries;
+    end = end < sequence.history_end ? end : sequence.history_end;
+    if (layout.sliding_window > 0) {
+      const std::int64_t oldest = sequence.query_position + 1 - layout.sliding_window;
+      begin = begin > oldest ? begin : oldest;
+    }
+    begin -= sequence.page_position;
+    end -= sequence.page_position;
+    const std::int64_t first_tile = begin / tile_tokens;
+    const std::int64_t end_tile = end > begin ? (end - 1) / tile_tokens + 1 : first_tile;
+    const std::int64_t even = (end_tile - first_tile + layout.num_splits - 1) / layout.num_splits;
+    const std::int64_t per_split = layout.tiles_per_split > 0 ? layout.tiles_per_split : even;
+    std::int64_t tile = first_tile + split * per_split;
+    const std::int64_t last = tile + per_split < end_tile ? tile + per_split : end_tile;
+    if (tile >= last) {
+      mark_empty(index, split);
+      return;
+    }
+    for (int head = 0; head < layout.kv_heads; ++head) {
+      calls.reset(tables, layout.rows, workspace.state(index, split, head));
+    }
+    const std::size_t tile_bytes = tables.format.bytes();
+    TokenRange tokens = token_range(sequence);
+    while (tile < last) {
+      const std::int64_t page_end =
+          (tile / sequence.history.tiles_per_page + 1) * sequence.history.tiles_per_page;
+      const std::int64_t run_end = page_end < last ? page_end : last;
+      for (int head = 0; head < layout.kv_heads; ++head) {
+        TileArguments in;
+        in.tile = sequence.history.tile(tile, head, tile_bytes);
+        in.query = workspace.prepared(index, head);
+        in.state = workspace.state(index, split, head);
+        in.rows = layout.rows;
+        in.soft_cap = layout.soft_cap;
+        for (std::int64_t t = tile; t < run_end; ++t, in.tile += tile_bytes) {
+          const std::int64_t start = t * tile_tokens;
+          tokens.first = begin > start ? static_cast<int>(begin - start) : 0;
+          tokens.end = end < start + tile_tokens ? static_cast<int>(end - start)
+                                                 : static_cast<int>(tile_tokens);
+          tokens.position = sequence.page_position + start;
+          in.tokens = tokens;
+          if (calls.wants_next()) {
+            in.next = t + 1 < run_end ? in.tile + tile_bytes
+                      : head + 1 < layout.kv_heads
+                          ? sequence.history.tile(tile, head + 1, tile_bytes)
+                      : run_end < last ? sequence.history.tile(run_end, 0, tile_bytes)
+                                       : nullptr;
+          }
+          calls.attend(tables, in);
+        }
+      }
+      tile = run_end;
+    }
+    for (int head = 0; head < layout.kv_heads; ++head) {
+      const std::int64_t row = workspace.part_row(index, split, head);
+      FinishArguments out;
+      out.state = workspace.state(index, split, head);
+      out.output = workspace.floats(layout.outputs, row * tables.format.value_dim);
+      out.maximum = workspace.floats(layout.maxima, row);
+      out.sum = workspace.floats(layout.sums, row);
+      out.rows = layout.rows;
+      calls.finish(tables, out);
+    }
+  }
+
+  TURBOQUANT_FUNCTION void attend_exact(std::int64_t index) const {
+    const DecodeLayout& layout = workspace.layout;
+    const DecodeSequence& sequence = sequences[index];
+    mark_empty(index, layout.num_splits);
+    RowArguments in;
+    in.key_dim = tables.format.key_dim;
+    in.value_dim = tables.format.value_dim;
+    in.rows = layout.rows;
+    in.soft_cap = layout.soft_cap;
+    for (int head = 0; head < layout.kv_heads; ++head) {
+      const std::int64_t row = workspace.part_row(index, layout.num_splits, head);
+      in.head = head;
+      in.queries = workspace.floats(layout.plain_queries, workspace.head_index(index, head) *
+                                                              layout.rows * tables.format.key_dim);
+      in.output = workspace.floats(layout.outputs, row * tables.format.value_dim);
+      in.maximum = workspace.floats(layout.maxima, row);
+      in.sum = workspace.floats(layout.sums, row);
+      for (std::int64_t i = 0; i < static_cast<std::int64_t>(layout.rows) * tables.format.value_dim;
+           ++i) {
+        in.output[i] = 0.0F;
+      }
+      // Sinks stay visible however far the window has moved on.
+      in.tokens = token_range(sequence);
+      in.tokens.window = 0;
+      in.keys = sequence.sink_keys;
+      in.values = sequence.sink_values;
+      in.capacity = sequence.num_sinks;
+      in.start = 0;
+      attend_blocks(in, sequence.num_sinks, 0);
+      in.tokens = token_range(sequence);
+      in.keys = sequence.window_keys;
+      in.values = sequence.window_values;
+      in.capacity = sequence.window_capacity;
+      in.start = sequence.window_start;
+      attend_blocks(in, sequence.window_count, sequence.window_position);
+    }
+  }
+
+  TURBOQUANT_FUNCTION void attend_blocks(RowArguments& in, std::int64_t count,
+                                         std::int64_t position) const {
+    for (std::int64_t done = 0; done < count; done += tile_tokens) {
+      in.tokens.first = 0;
+      in.tokens.end = static_cast<int>(count - done < tile_tokens ? count - done : tile_tokens);
+      in.tokens.position = position + done;
+      if (in.tokens.position < in.tokens.query_position + workspace.layout.num_queries) {
+        calls.attend_rows(in);
+      }
+      in.start = in.start + tile_tokens;
+    }
+  }
+
+  TURBOQUANT_FUNCTION void mark_empty(std::int64_t index, int part) const noexcept {
+    const std::int64_t row = workspace.part_row(index, part, 0);
+    for (int i = 0; i < workspace.layout.kv_heads * workspace.layout.rows; ++i) {
+      *workspace.floats(workspace.layout.maxima, row + i) = negative_infinity;
+      *workspace.floats(workspace.layout.sums, row + i) = 0.0F;
+    }
+  }
+};
+
+/// Third step: one work item merges the partial outputs of one query row, in part order and in
+/// double.
+template <class Output>
+struct MergeParts {
+  TileTables tables;
+  DecodeWorkspace workspace;
+  const float* sink_logits;  ///< (query_heads) or null
+  Output* output;            ///< (sequences, num_queries, query_heads, value_dim)
+  float* lse;                ///< (sequences, num_queries, query_heads)
+
+  TURBOQUANT_FUNCTION void operator()(std::int64_t item) const {
+    const DecodeLayout& layout = workspace.layout;
+    const std::int64_t query_heads = static_cast<std::int64_t>(layout.kv_heads) * layout.ratio;
+    const std::int64_t sequence = item / query_heads / layout.num_queries;
+    const auto query = static_cast<int>(item / query_heads % layout.num_queries);
+    const auto query_head = static_cast<int>(item % query_heads);
+    const int head = query_head / layout.ratio;
+    const int row = query * layout.ratio + query_head % layout.ratio;
+    const int dim = tables.format.value_dim;
+    Output* out = output + item * dim;
+
+    double highest = static_cast<double>(negative_infinity);
+    for (int part = 0; part <= layout.num_splits; ++part) {
+      const auto maximum = static_cast<double>(
+          *workspace.floats(layout.maxima, workspace.part_row(sequence, part, head) + row));
+      highest = maximum > highest ? maximum : highest;
+    }
+    const bool nothing = highest == static_cast<double>(negative_infinity);
+    double sum = 0;
+    if (sink_logits != nullptr) {
+      const double sink = static_cast<double>(sink_logits[query_head]) * log2_e;
+      highest = sink > highest ? sink : highest;
+      sum = sink == highest ? 1.0 : std::exp2(sink - highest);
+    }
+    if (nothing) {
+      for (int d = 0; d < dim; ++d) {
+        store(0.0F, out[d]);
+      }
+      lse[item] = sink_logits != nullptr ? sink_logits[query_head] : negative_infinity;
+      return;
+    }
+    double total[max_tile_dim];
+    for (int d = 0; d < dim; ++d) {
+      total[d] = 0;
+    }
+    for (int part = 0; part < layout.num_splits; ++part) {
+      add_part(sequence, part, head, row, highest, total, sum);
+    }
+    if (tables.rotates_values()) {
+      float rotated[max_tile_dim];
+      float spare[max_tile_dim];
+      for (int d = 0; d < dim; ++d) {
+        rotated[d] = static_cast<float>(total[d]);
+      }
+      tables.value_rotation.template inverse<1>(rotated, spare);
+      for (int d = 0; d < dim; ++d) {
+        total[d] = static_cast<double>(rotated[d]);
+      }
+    }
+    add_part(sequence, layout.num_splits, head, row, highest, total, sum);
+    for (int d = 0; d < dim; ++d) {
+      store(static_cast<float>(total[d] / sum), out[d]);
+    }
+    lse[item] = static_cast<float>((highest + std::log2(sum)) * natural_log_of_2);
+  }
+
+ private:
+  TURBOQUANT_FUNCTION void add_part(std::int64_t sequence, int part, int head, int row,
+                                    double highest, double* total, double& sum) const noexcept {
+    const DecodeLayout& layout = workspace.layout;
+    const std::int64_t index = workspace.part_row(sequence, part, head) + row;
+    const float maximum = *workspace.floats(layout.maxima, index);
+    if (maximum == negative_infinity) {
+      return;
+    }
+    const double weight = std::exp2(static_cast<double>(maximum) - highest);
+    const float* from = workspace.floats(layout.outputs, index * tables.format.value_dim);
+    for (int d = 0; d < tables.format.value_dim; ++d) {
+      total[d] += weight * static_cast<double>(from[d]);
+    }
+    sum += weight * static_cast<double>(*workspace.floats(layout.sums, index));
+  }
+
+  static TURBOQUANT_FUNCTION void store(float x, float& out) noexcept { out = x; }
+  template <class Half>
+  static TURBOQUANT_FUNCTION void store(float x, Half& out) noexcept {
+    out = Half::from_float(x);
+  }
+};
+
+}  // namespace turboquant::detail

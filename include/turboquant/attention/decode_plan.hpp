@@ -1,0 +1,224 @@
+#pragma once
+
+#include <turboquant/attention/decode_problem.hpp>
+#include <turboquant/base/checked_math.hpp>
+#include <turboquant/device/encode_tiles.hpp>
+#include <turboquant/device/tile_attention.hpp>
+#include <turboquant/math/softmax_state.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <sstream>
+#include <string>
+
+namespace turboquant {
+
+namespace detail {
+
+/// Tile attention through the host's function pointers.
+struct HostAttentionCalls {
+  HostAttention calls{};
+
+  [[nodiscard]] bool wants_next() const { return calls.wants_next; }
+  void prepare(const TileTables& tables, const PrepareArguments& in, std::byte* query) const {
+    calls.prepare(tables, in, query);
+  }
+  void reset(const TileTables& tables, int rows, std::byte* state) const {
+    calls.reset(tables, rows, state);
+  }
+  void attend(const TileTables& tables, const TileArguments& in) const { calls.attend(tables, in); }
+  void finish(const TileTables& tables, const FinishArguments& out) const {
+    calls.finish(tables, out);
+  }
+  void attend_rows(const RowArguments& in) const { calls.attend_rows(in); }
+};
+
+/// Tile attention in float, compiled into the kernel.
+struct PortableAttentionCalls {
+  [[nodiscard]] TURBOQUANT_FUNCTION bool wants_next() const { return false; }
+  TURBOQUANT_FUNCTION void prepare(const TileTables& tables, const PrepareArguments& in,
+                                   std::byte* query) const {
+    PortableAttention::prepare(tables, in, query);
+  }
+  TURBOQUANT_FUNCTION void reset(const TileTables& tables, int rows, std::byte* state) const {
+    PortableAttention::reset(tables, rows, state);
+  }
+  TURBOQUANT_FUNCTION void attend(const TileTables& tables, const TileArguments& in) const {
+    PortableAttention::attend(tables, in);
+  }
+  TURBOQUANT_FUNCTION void finish(const TileTables& tables, const FinishArguments& out) const {
+    PortableAttention::finish(tables, out);
+  }
+  TURBOQUANT_FUNCTION void attend_rows(const RowArguments& in) const { detail::attend_rows(in); }
+};
+
+/// Shapes, constants and where everything is in the workspace; what kernels read of a plan.
+struct DecodeLayout {
+  static constexpr std::int64_t alignment = 64;
+
+  int num_sequences = 0;
+  int num_queries = 1;
+  int kv_heads = 1;
+  int ratio = 1;       ///< query heads per kv head
+  int rows = 1;        ///< query rows per kv head: ratio * num_queries
+  int num_splits = 1;  ///< parts of the history; the exact rows are part number num_splits
+  std::int64_t tiles_per_split = 0;  ///< 0: the tiles of a sequence divided evenly
+  std::int64_t sliding_window = 0;
+  float logit_scale = 0;  ///< softmax scale times log2(e)
+  float soft_cap = 0;     ///< in units of log 2
+
+  // Bytes from the start of the workspace, and per item.
+  std::int64_t plain_queries = 0;    ///< (sequences, kv_heads, rows, key_dim) float
+  std::int64_t rotated_queries = 0;  ///< the same, once more behind it for sketches
+  std::int64_t prepared = 0;         ///< (sequences, kv_heads, prepared_bytes)
+  std::int64_t prepared_bytes = 0;
+  std::int64_t states = 0;  ///< (sequences, num_splits, kv_heads, state_bytes)
+  std::int64_t state_bytes = 0;
+  std::int64_t outputs = 0;  ///< (sequences, num_splits + 1, kv_heads, rows, value_dim) float
+  std::int64_t maxima = 0;   ///< (sequences, num_splits + 1, kv_heads, rows) float
+  std::int64_t sums = 0;     ///< the same
+  std::int64_t bytes = 0;
+};
+
+}  // namespace detail
+
+/// How one decode step will run: made once for a shape on the host, used for any number of runs.
+/// @tparam ExecutionSpace Kokkos execution space of the runs
+/// @tparam MemorySpace    where tiles, queries and workspace are
+template <class ExecutionSpace, class MemorySpace>
+class DecodePlan {
+ public:
+  [[nodiscard]] const DecodeProblem& problem() const noexcept { return problem_; }
+  [[nodiscard]] const TileCodec<MemorySpace>& codec() const noexcept { return codec_; }
+  /// Parts a sequence's history is cut into.
+  [[nodiscard]] int num_splits() const noexcept { return layout_.num_splits; }
+  /// Bytes of workspace that `run_decode` needs.
+  [[nodiscard]] std::int64_t workspace_bytes() const noexcept { return layout_.bytes; }
+
+  /// One line for people: shapes, tile operations, splits, workspace.
+  [[nodiscard]] std::string describe() const {
+    std::ostringstream text;
+    const TileFormat& format = codec_.format();
+    text << "decode: " << problem_.num_sequences << " sequences x " << problem_.num_queries
+         << " queries, " << problem_.query_heads << " query / " << problem_.kv_heads
+         << " kv heads, " << format.key_dim << "/" << format.value_dim << " dims, "
+         << format.key_bits << "-bit keys, " << format.value_bits << "-bit values, "
+         << operations_name_ << ", " << layout_.num_splits << " splits, " << layout_.bytes
+         << " B workspace";
+    return text.str();
+  }
+
+  [[nodiscard]] const detail::DecodeLayout& layout() const noexcept { return layout_; }
+  [[nodiscard]] const detail::HostAttention& host_attention() const noexcept { return host_; }
+
+ private:
+  template <class E, class M>
+  friend DecodePlan<E, M> plan_decode(const E&, const TileCodec<M>&, const DecodeProblem&,
+                                      const DecodeOptions&);
+
+  DecodePlan(const TileCodec<MemorySpace>& codec, const DecodeProblem& problem,
+             const DecodeOptions& options)
+      : codec_(codec), problem_(problem) {
+    const TileTables& tables = codec.tables();
+    const TileFormat& format = codec.format();
+    layout_.num_sequences = problem.num_sequences;
+    layout_.num_queries = problem.num_queries;
+    layout_.kv_heads = problem.kv_heads;
+    layout_.ratio = problem.query_heads / problem.kv_heads;
+    layout_.rows = static_cast<int>(checked_mul(layout_.ratio, problem.num_queries));
+    layout_.sliding_window = problem.sliding_window;
+    const double scale = problem.sm_scale != 0 ? double{problem.sm_scale}
+                                               : 1 / std::sqrt(static_cast<double>(format.key_dim));
+    layout_.logit_scale = static_cast<float>(scale * log2_e);
+    layout_.soft_cap = static_cast<float>(double{problem.logits_soft_cap} * log2_e);
+    choose_splits(options);
+    if constexpr (detail::runs_on_host<ExecutionSpace>) {
+      const detail::HostOperations& operations = detail::host_operations(options.arch);
+      host_ = operations.attention(format, options.exactness);
+      operations_name_ =
+          std::string(to_string(operations.arch)) + " (" + std::string(host_.name) + ")";
+      lay_out(host_.query_bytes(tables, layout_.rows), host_.state_bytes(tables, layout_.rows));
+    } else {
+      operations_name_ = "portable float";
+      lay_out(detail::PortableAttention::query_bytes(tables, layout_.rows),
+              detail::PortableAttention::state_bytes(tables, layout_.rows));
+    }
+  }
+
+  void choose_splits(const DecodeOptions& options) {
+    require(options.num_splits >= 0 && options.num_splits <= 65536, ErrorCode::invalid_argument,
+            "plan_decode: num_splits is ", options.num_splits, ", expected 0 (automatic) to 65536");
+    if (options.num_splits > 0) {
+      layout_.num_splits = options.num_splits;
+      return;
+    }
+    // A history that does not begin on a tile boundary touches one tile more.
+    constexpr auto tile_tokens = static_cast<std::int64_t>(TileFormat::tokens);
+    const std::int64_t tiles =
+        problem_.max_history_tokens == 0
+            ? 0
+            : checked_add(ceil_div(problem_.max_history_tokens, tile_tokens), 1);
+    const std::int64_t splits = ceil_div(tiles, DecodeOptions::default_tiles_per_split);
+    // Beyond 2^16 parts (more than 60 million tokens) the parts grow.
+    constexpr std::int64_t most = 65536;
+    layout_.num_splits = static_cast<int>(splits < 1 ? 1 : (splits > most ? most : splits));
+    layout_.tiles_per_split = splits > most ? 0 : DecodeOptions::default_tiles_per_split;
+  }
+
+  void lay_out(std::size_t prepared_bytes, std::size_t state_bytes) {
+    const TileFormat& format = codec_.format();
+    std::int64_t end = 0;
+    const auto section = [&](std::int64_t count, std::int64_t bytes_each) {
+      const std::int64_t start = end;
+      end = checked_add(end,
+                        round_up(checked_mul(count, bytes_each), detail::DecodeLayout::alignment));
+      return start;
+    };
+    const std::int64_t heads = checked_mul(layout_.num_sequences, layout_.kv_heads);
+    const std::int64_t rows = checked_mul(heads, layout_.rows);
+    const std::int64_t vectors = format.key_codec == KeyCodec::inner_product ? 2 : 1;
+    const std::int64_t parts = layout_.num_splits + 1;
+    layout_.prepared_bytes =
+        round_up(static_cast<std::int64_t>(prepared_bytes), detail::DecodeLayout::alignment);
+    layout_.state_bytes =
+        round_up(static_cast<std::int64_t>(state_bytes), detail::DecodeLayout::alignment);
+    layout_.plain_queries = section(rows, 4 * format.key_dim);
+    layout_.rotated_queries = section(checked_mul(rows, vectors), 4 * format.key_dim);
+    layout_.prepared = section(heads, layout_.prepared_bytes);
+    layout_.states = section(checked_mul(heads, layout_.num_splits), layout_.state_bytes);
+    layout_.outputs = section(checked_mul(rows, parts), 4 * format.value_dim);
+    layout_.maxima = section(checked_mul(rows, parts), 4);
+    layout_.sums = section(checked_mul(rows, parts), 4);
+    // Room to align the start.
+    layout_.bytes = end == 0 ? 0 : checked_add(end, detail::DecodeLayout::alignment);
+  }
+
+  TileCodec<MemorySpace> codec_;
+  DecodeProblem problem_;
+  detail::DecodeLayout layout_{};
+  detail::HostAttention host_{};
+  std::string operations_name_;
+};
+
+/// Plans attention over compressed tiles and exact rows.
+///
+/// @param exec    execution space instance of the runs
+/// @param codec   of the tiles
+/// @param problem shapes and semantics
+/// @param options exactness, splits and tile operations
+/// @throws Error(invalid_argument) naming a field outside its domain, Error(overflow) for a
+/// workspace beyond 2^63 bytes,
+///         Error(unsupported) for tile operations that cannot run here.
+template <class ExecutionSpace, class MemorySpace>
+[[nodiscard]] DecodePlan<ExecutionSpace, MemorySpace> plan_decode(
+    const ExecutionSpace& exec, const TileCodec<MemorySpace>& codec, const DecodeProblem& problem,
+    const DecodeOptions& options = {}) {
+  static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, MemorySpace>::accessible,
+                "the execution space cannot reach the codec's memory space");
+  static_cast<void>(exec);
+  require_initialized("plan_decode");
+  detail::require_problem(problem);
+  return DecodePlan<ExecutionSpace, MemorySpace>(codec, problem, options);
+}
+
+}  // namespace turboquant

@@ -1,0 +1,134 @@
+#pragma once
+
+#include <turboquant/device/arch/select.hpp>
+#include <turboquant/device/paged_tiles.hpp>
+#include <turboquant/device/row_view.hpp>
+#include <turboquant/device/tile_codec.hpp>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+namespace turboquant {
+
+/// The shape of a decode step, which a plan fixes.
+struct DecodeProblem {
+  int num_sequences = 1;
+  int num_queries = 1;  ///< query tokens per sequence, 1 to 1024: more than one for speculative
+                        ///< decoding and prefill
+  int query_heads =
+      1;  ///< a multiple of kv_heads; query head h reads kv head h / (query_heads / kv_heads)
+  int kv_heads = 1;
+  /// The largest number of compressed tokens, history_end - history_begin, that a sequence will
+  /// have.
+  std::int64_t max_history_tokens = 0;
+  /// Factor of the logits; 0 means 1 / sqrt(key_dim).
+  float sm_scale = 0;
+  /// Logits become `cap * tanh(logit / cap)`; 0 means they stay.
+  float logits_soft_cap = 0;
+  /// A query sees this many newest tokens, itself included, and the exact sinks; 0 means all.
+  std::int64_t sliding_window = 0;
+};
+
+/// What may differ without changing what is computed, beyond rounding.
+struct DecodeOptions {
+  Exactness exactness = Exactness::exact;
+  /// Parts a sequence's history is cut into; 0 cuts every `default_tiles_per_split` tiles, so that
+  /// a sequence gives the same bits alone and in any batch, on any number of threads.
+  int num_splits = 0;
+  HostArch arch = HostArch::automatic;  ///< host spaces only
+
+  static constexpr std::int64_t default_tiles_per_split = 16;
+};
+
+/// The memory of one sequence, as kernels read it. Update records between runs without a new plan.
+/// A plain record; owns nothing.
+///
+/// A sequence is three disjoint runs of tokens at absolute positions, each of which may be empty:
+/// exact sinks at [0, num_sinks), compressed tokens at [history_begin, history_end), of which
+/// position p is token p - page_position of the tiles, and the exact window at window_position +
+/// [0, window_count). Query j of m is at query_position + j and sees every token at its own
+/// position or before, subject to `DecodeProblem::sliding_window`.
+struct DecodeSequence {
+  PagedTiles history{};
+  std::int64_t page_position = 0;  ///< position of slot 0 of the first page
+  std::int64_t history_begin = 0;
+  std::int64_t history_end = 0;
+
+  RowView sink_keys{};    ///< (num_sinks, kv_heads, key_dim), not rotated
+  RowView sink_values{};  ///< (num_sinks, kv_heads, value_dim)
+  std::int64_t num_sinks = 0;
+
+  RowView window_keys{};    ///< (window_capacity, kv_heads, key_dim), a ring: token i is row
+  RowView window_values{};  ///< (window_start + i) % window_capacity
+  std::int64_t window_capacity = 0;
+  std::int64_t window_start = 0;
+  std::int64_t window_count = 0;
+  std::int64_t window_position = 0;
+
+  std::int64_t query_position = 0;
+};
+
+namespace detail {
+
+inline void require_problem(const DecodeProblem& problem) {
+  const auto at_least = [](const char* name, std::int64_t value, std::int64_t lowest) {
+    require(value >= lowest, ErrorCode::invalid_argument, "plan_decode: ", name, " is ", value,
+            ", expected ", lowest, " or more");
+  };
+  at_least("num_sequences", problem.num_sequences, 0);
+  at_least("kv_heads", problem.kv_heads, 1);
+  at_least("query_heads", problem.query_heads, 1);
+  at_least("max_history_tokens", problem.max_history_tokens, 0);
+  at_least("sliding_window", problem.sliding_window, 0);
+  require(problem.num_queries >= 1 && problem.num_queries <= 1024, ErrorCode::invalid_argument,
+          "plan_decode: num_queries is ", problem.num_queries, ", expected 1 to 1024");
+  require(problem.query_heads % problem.kv_heads == 0, ErrorCode::invalid_argument,
+          "plan_decode: query_heads is ", problem.query_heads,
+          ", expected a multiple of kv_heads = ", problem.kv_heads);
+  require(std::isfinite(problem.sm_scale), ErrorCode::invalid_argument, "plan_decode: sm_scale is ",
+          problem.sm_scale, ", expected a finite number");
+  require(std::isfinite(problem.logits_soft_cap) && problem.logits_soft_cap >= 0,
+          ErrorCode::invalid_argument, "plan_decode: logits_soft_cap is ", problem.logits_soft_cap,
+          ", expected 0 (none) or a positive number");
+}
+
+/// Checks a record on the host, block table included.
+inline void require_sequence(const DecodeSequence& sequence, std::int64_t index,
+                             const DecodeProblem& problem) {
+  const auto name = [&](const char* field) {
+    return std::string("run_decode: sequences[") + std::to_string(index) + "]." + field;
+  };
+  require(sequence.history_begin >= sequence.page_position &&
+              sequence.history_end >= sequence.history_begin,
+          ErrorCode::invalid_argument, name("history"), " is [", sequence.history_begin, ", ",
+          sequence.history_end, "), expected page_position = ", sequence.page_position,
+          " <= begin <= end");
+  require(sequence.history_end - sequence.history_begin <= problem.max_history_tokens,
+          ErrorCode::capacity, name("history"), " has ",
+          sequence.history_end - sequence.history_begin,
+          " tokens, the plan was made for max_history_tokens = ", problem.max_history_tokens);
+  require_tiles(name("history").c_str(), sequence.history,
+                sequence.history_begin - sequence.page_position,
+                sequence.history_end - sequence.page_position);
+  require(sequence.num_sinks >= 0 &&
+              (sequence.num_sinks == 0 ||
+               (sequence.sink_keys.data != nullptr && sequence.sink_values.data != nullptr)),
+          ErrorCode::invalid_argument, name("num_sinks"), " is ", sequence.num_sinks,
+          ", expected 0, or more with sink_keys and sink_values");
+  require(sequence.window_count >= 0 && sequence.window_count <= sequence.window_capacity,
+          ErrorCode::invalid_argument, name("window_count"), " is ", sequence.window_count,
+          ", expected 0 to window_capacity = ", sequence.window_capacity);
+  require(sequence.window_count == 0 ||
+              (sequence.window_keys.data != nullptr && sequence.window_values.data != nullptr &&
+               sequence.window_start >= 0 && sequence.window_start < sequence.window_capacity),
+          ErrorCode::invalid_argument, name("window_start"), " is ", sequence.window_start,
+          ", expected 0 to window_capacity - 1 = ", sequence.window_capacity - 1,
+          " with window_keys and window_values");
+  require(sequence.query_position >= 0, ErrorCode::invalid_argument, name("query_position"), " is ",
+          sequence.query_position, ", expected 0 or more");
+}
+
+}  // namespace detail
+
+}  // namespace turboquant

@@ -1,0 +1,359 @@
+#pragma once
+
+#include <turboquant/base/checked_math.hpp>
+#include <turboquant/cache/encode_batch.hpp>
+#include <turboquant/cache/kv_store.hpp>
+#include <turboquant/cache/paged_source.hpp>
+#include <turboquant/cache/ring_buffer.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace turboquant {
+
+struct CaptureOptions {
+  KVShape shape{};
+  /// Tokens of the exact window of a compressed layer, 0 to 2^30.
+  std::int64_t window_capacity = 128;
+  /// The first so many tokens stay exact for good (attention sinks), 0 to 2^20.
+  std::int64_t sinks = 0;
+  /// A query sees this many newest tokens, itself included, and the sinks; 0 = all. Older tokens
+  /// are given up.
+  std::int64_t sliding_window = 0;
+  /// With a sliding window: this many older tokens are kept too, so that as many newest tokens can
+  /// be truncated or be queries of their own; at least 8.
+  std::int64_t rollback_tokens = 8;
+  /// Tokens of a page of compressed history, a multiple of 64; 0 = flat, without a sliding window
+  /// only.
+  std::int64_t block_size = 256;
+};
+
+/// What kernels read of a `KVCaptureEngine`. A plain record; valid until the engine changes.
+template <class T>
+struct CaptureView {
+  KVStoreView history{};             ///< empty where the layer is not compressed
+  const T* window_keys = nullptr;    ///< (window_rows, kv_heads, key_dim), a ring
+  const T* window_values = nullptr;  ///< (window_rows, kv_heads, value_dim)
+  std::int64_t window_rows = 0;
+  std::int64_t window_start = 0;  ///< row of the oldest token
+  std::int64_t window_begin = 0;  ///< its position
+  std::int64_t window_end = 0;
+  const T* sink_keys = nullptr;  ///< (sink_count, kv_heads, key_dim), positions 0...
+  const T* sink_values = nullptr;
+  std::int64_t sink_count = 0;
+  std::int64_t length = 0;  ///< tokens captured, those given up included
+};
+
+/// The write path of one layer and sequence: sinks, exact window and compressed history.
+///
+/// After every call the tokens are, in order: sinks [0, sinks), history [history_begin,
+/// window_begin), window [window_begin, length); nothing is lost, doubled or out of order. Without
+/// a codec the layer is not compressed and the window holds everything. Calls have the strong
+/// guarantee: a failed call changes nothing. One thread at a time may change an engine; views may
+/// be read by many.
+/// @tparam Space a Kokkos memory space
+/// @tparam T     number type of the rows: `float`, `float16` or `bfloat16`. Input of another type
+/// must be converted by
+///               the caller, so that nothing is rounded unnoticed and codes do not depend on the
+///               path of a token.
+template <class Space, class T>
+class KVCaptureEngine {
+ public:
+  using Rows = TokenRows<Space, T>;
+  using Store = CompressedKVStore<Space>;
+
+  /// @param codec  nothing leaves the layer uncompressed
+  /// @param ledger counts the memory
+  /// @param pool   pages shared with other engines of the same format and heads; null makes a pool
+  /// of its own
+  /// @throws Error(invalid_argument), Error(shape_mismatch) for options outside their domain or
+  /// that disagree with the
+  ///         codec, Error(unsupported) for a sliding window over flat history
+  KVCaptureEngine(const CaptureOptions& options, std::optional<TileCodec<Space>> codec,
+                  std::shared_ptr<MemoryLedger> ledger = std::make_shared<MemoryLedger>(),
+                  std::shared_ptr<PagePool<Space>> pool = nullptr)
+      : options_(checked(options, codec)),
+        ledger_(std::move(ledger)),
+        sinks_(options.shape, {.capacity = options.sinks, .flush_tokens = 1, .first_position = 0},
+               ledger_),
+        window_(options.shape, window_options(options, codec.has_value()), ledger_),
+        upload_(ledger_) {
+    if (codec) {
+      store_.emplace(
+          *codec, options.shape.kv_heads,
+          KVStoreOptions{.block_size = options.block_size, .first_position = options.sinks},
+          ledger_, std::move(pool));
+    }
+  }
+  KVCaptureEngine(KVCaptureEngine&&) noexcept = default;
+  KVCaptureEngine& operator=(KVCaptureEngine&&) noexcept = default;
+
+  /// An engine with the same tokens; memory is shared until one of the two writes to it. O(pages).
+  [[nodiscard]] KVCaptureEngine fork() const { return KVCaptureEngine(*this, 0); }
+
+  [[nodiscard]] const CaptureOptions& options() const noexcept { return options_; }
+  [[nodiscard]] bool compressed() const noexcept { return store_.has_value(); }
+  [[nodiscard]] std::int64_t length() const noexcept {
+    return sinks_.end() < options_.sinks ? sinks_.end() : window_.end();
+  }
+  [[nodiscard]] std::int64_t history_begin() const noexcept {
+    return store_ ? store_->begin() : window_.begin();
+  }
+  [[nodiscard]] std::int64_t window_begin() const noexcept { return window_.begin(); }
+  [[nodiscard]] const RingBuffer<Space, T>& sinks() const noexcept { return sinks_; }
+  [[nodiscard]] const RingBuffer<Space, T>& window() const noexcept { return window_; }
+  /// @throws Error(unsupported) for an uncompressed layer
+  [[nodiscard]] const Store& store() const {
+    require(store_.has_value(), ErrorCode::unsupported,
+            "KVCaptureEngine::store: the layer is not compressed, expected a codec");
+    return *store_;
+  }
+
+  /// Captures tokens: a prefill, a decode step or anything between.
+  /// @param keys   (tokens, kv_heads, key_dim), finite
+  /// @param values (tokens, kv_heads, value_dim), finite
+  /// @throws Error(shape_mismatch), Error(non_finite), Error(capacity). Waits for `exec`.
+  /// O(tokens). Same bits always,
+  ///         whatever the chunks.
+  template <class Exec>
+  void ingest(const Exec& exec, const Rows& keys, const Rows& values) {
+    const std::int64_t count =
+        detail::require_rows("KVCaptureEngine::ingest", keys, values, options_.shape);
+    detail::require_finite(exec, "KVCaptureEngine::ingest", "keys", keys);
+    detail::require_finite(exec, "KVCaptureEngine::ingest", "values", values);
+    take(exec, count, keys.data(), values.data(), begin_after(count));
+  }
+
+  /// Captures tokens from an engine's paged cache.
+  /// @param source      (2, num_blocks, block_size, kv_heads, head_dim), or HND with the two middle
+  /// axes swapped;
+  ///                    needs key_dim == value_dim == head_dim
+  /// @param block_table block numbers in token order, readable by the host
+  /// @param first       first token of the cache's sequence to capture
+  /// @param count       number of tokens
+  /// @throws what `ingest` throws, and Error(out_of_range) for a block table that is too short or
+  /// an entry that is no
+  ///         block of the cache. Needs workspace for `count` rows during the call.
+  template <class Exec>
+  void ingest_paged(const Exec& exec, const PagedSource<Space, T>& source,
+                    std::span<const std::int32_t> block_table, std::int64_t first,
+                    std::int64_t count) {
+    const auto rows = detail::gather_pages<Space, T>(exec, source, block_table, first, count,
+                                                     options_.shape, ledger_);
+    ingest(exec, rows.keys, rows.values);
+  }
+
+  /// Compresses the exact window, the last tile partly filled if need be. Nothing to do for an
+  /// uncompressed layer.
+  /// @throws Error(capacity). Waits for `exec`.
+  template <class Exec>
+  void flush(const Exec& exec) {
+    if (store_) {
+      take(exec, 0, nullptr, nullptr, window_.end());
+    }
+  }
+
+  /// Forgets the tokens from position `length` on, in the window or beyond its border in the
+  /// history.
+  ///
+  /// What is left of a cut tile stays as it is; later tokens enter through the exact window and
+  /// take the free slots of the tile when they leave it.
+  /// @throws Error(out_of_range) for a length above `length()`, or where a sliding window has given
+  /// up tokens that the
+  ///         shorter sequence sees. Never allocates. Waits for `exec`.
+  template <class Exec>
+  void truncate(const Exec& exec, std::int64_t length) {
+    require_truncatable(length);
+    const std::int64_t end = (std::max)(length, options_.sinks);
+    if (store_ && end < store_->end()) {
+      if (end <= store_->begin()) {
+        store_->reset();
+      } else {
+        store_->truncate(exec, end);
+      }
+    }
+    if (end < window_.end()) {
+      window_.truncate(end);
+    }
+    sinks_.truncate((std::min)(length, sinks_.end()));
+  }
+
+  /// @throws what `truncate` would; changes nothing
+  void require_truncatable(std::int64_t length) const {
+    require(length >= 0 && length <= this->length(), ErrorCode::out_of_range,
+            "KVCaptureEngine::truncate: length is ", length, ", expected 0 to ", this->length());
+    const std::int64_t seen = (std::max)(
+        options_.sinks, options_.sliding_window > 0 ? length - options_.sliding_window + 1 : 0);
+    require(seen >= length || history_begin() <= seen, ErrorCode::out_of_range,
+            "KVCaptureEngine::truncate: length is ", length, ", but tokens before ",
+            history_begin(), " have left the sliding window of ", options_.sliding_window,
+            "; rollback_tokens is ", options_.rollback_tokens);
+  }
+
+  /// The tokens as kernels read them; does work only after changes.
+  /// @throws Error(capacity); nothing is changed. Waits for `exec` if there is work.
+  template <class Exec>
+  [[nodiscard]] CaptureView<T> view(const Exec& exec) {
+    CaptureView<T> view;
+    if (store_) {
+      view.history = store_->view(exec);
+    }
+    view.window_keys = window_.keys();
+    view.window_values = window_.values();
+    view.window_rows = window_.rows();
+    view.window_start = window_.start();
+    view.window_begin = window_.begin();
+    view.window_end = window_.end();
+    view.sink_keys = sinks_.keys();
+    view.sink_values = sinks_.values();
+    view.sink_count = sinks_.size();
+    view.length = length();
+    return view;
+  }
+
+  /// A prepared append: everything that can fail has been done, nothing has changed.
+  struct Plan {
+    typename RingBuffer<Space, T>::Plan sinks;
+    typename RingBuffer<Space, T>::Plan window;
+    std::optional<typename Store::Plan> store;
+  };
+
+  /// Where the window begins after `count` more tokens.
+  [[nodiscard]] std::int64_t begin_after(std::int64_t count) const {
+    const std::int64_t to_window = count - to_sinks(count);
+    return ring_begin_after(window_.options(), window_.begin(),
+                            checked_add(window_.end(), to_window));
+  }
+  /// Pages that `prepare` with the same arguments acquires from the pool.
+  [[nodiscard]] std::size_t pages_needed(std::int64_t count, std::int64_t window_begin) const {
+    return store_ ? store_->pages_needed(window_begin - window_.begin(), keep_after(count)) : 0;
+  }
+
+  /// Prepares an append and adds its work to `batch`; the rows must be finite.
+  /// @param window_begin `begin_after(count)`, or the new end to compress everything
+  /// @throws Error(capacity); nothing is changed, and `batch` must be discarded.
+  [[nodiscard]] Plan prepare(std::int64_t count, const T* keys, const T* values,
+                             std::int64_t window_begin, detail::AppendBatch<T>& batch) {
+    const std::int64_t to_sink = to_sinks(count);
+    Plan plan;
+    plan.sinks = sinks_.prepare(to_sink, sinks_.begin());
+    sinks_.collect(plan.sinks, keys, values, batch.rows);
+    if (to_sink > 0) {
+      keys += to_sink * options_.shape.key_numbers();
+      values += to_sink * options_.shape.value_numbers();
+    }
+    plan.window = window_.prepare(count - to_sink, window_begin);
+    window_.collect(plan.window, keys, values, batch.rows);
+    if (store_ && (window_begin > window_.begin() || options_.sliding_window > 0)) {
+      plan.store = store_->prepare(window_begin - window_.begin(), keep_after(count));
+      std::vector<TokenSource<T>> sources;
+      for (const RowRange& range : window_.leaving(plan.window)) {
+        if (range.count > 0) {
+          sources.push_back({window_.keys() + range.first * options_.shape.key_numbers(),
+                             window_.values() + range.first * options_.shape.value_numbers(),
+                             range.count});
+        }
+      }
+      if (plan.window.skipped > 0) {
+        sources.push_back({keys, values, plan.window.skipped});
+      }
+      store_->collect(*plan.store, sources, batch);
+    }
+    return plan;
+  }
+
+  void commit(Plan&& plan) noexcept {
+    sinks_.commit(plan.sinks);
+    window_.commit(plan.window);
+    if (plan.store) {
+      store_->commit(std::move(*plan.store));
+    }
+  }
+
+ private:
+  KVCaptureEngine(const KVCaptureEngine& other, int)
+      : options_(other.options_),
+        ledger_(other.ledger_),
+        sinks_(other.sinks_.fork()),
+        window_(other.window_.fork()),
+        upload_(other.ledger_) {
+    if (other.store_) {
+      store_.emplace(other.store_->fork());
+    }
+  }
+
+  static const CaptureOptions& checked(const CaptureOptions& options,
+                                       const std::optional<TileCodec<Space>>& codec) {
+    require_valid("KVCaptureEngine", options.shape);
+    const auto in_range = [](const char* name, std::int64_t value, std::int64_t least,
+                             std::int64_t most) {
+      require(value >= least && value <= most, ErrorCode::invalid_argument,
+              "KVCaptureEngine: ", name, " is ", value, ", expected ", least, " to ", most);
+    };
+    constexpr std::int64_t most = std::int64_t{1} << 30U;
+    in_range("window_capacity", options.window_capacity, 0, most);
+    in_range("sinks", options.sinks, 0, std::int64_t{1} << 20U);
+    in_range("sliding_window", options.sliding_window, 0, most);
+    in_range("rollback_tokens", options.rollback_tokens, 8, most);
+    if (codec) {
+      const TileFormat& format = codec->format();
+      require(
+          format.key_dim == options.shape.key_dim && format.value_dim == options.shape.value_dim,
+          ErrorCode::shape_mismatch, "KVCaptureEngine: the codec has key_dim ", format.key_dim,
+          " and value_dim ", format.value_dim, ", expected those of the shape, ",
+          options.shape.key_dim, " and ", options.shape.value_dim);
+      require(options.sliding_window == 0 || options.block_size > 0, ErrorCode::unsupported,
+              "KVCaptureEngine: block_size is 0 (flat), expected pages with a sliding window of ",
+              options.sliding_window);
+    }
+    return options;
+  }
+
+  static RingBufferOptions window_options(const CaptureOptions& options, bool compressed) {
+    if (compressed) {
+      return {.capacity = options.window_capacity,
+              .flush_tokens = static_cast<std::int64_t>(TileFormat::tokens),
+              .first_position = options.sinks};
+    }
+    return {.capacity = options.sliding_window > 0
+                            ? options.sliding_window + options.rollback_tokens
+                            : std::int64_t{1} << 40U,
+            .flush_tokens = 1,
+            .first_position = options.sinks};
+  }
+
+  [[nodiscard]] std::int64_t to_sinks(std::int64_t count) const noexcept {
+    return (std::min)(count, options_.sinks - sinks_.end());
+  }
+  /// The first position that must stay after `count` more tokens.
+  [[nodiscard]] std::int64_t keep_after(std::int64_t count) const noexcept {
+    return options_.sliding_window > 0
+               ? length() + count - options_.sliding_window - options_.rollback_tokens
+               : 0;
+  }
+
+  template <class Exec>
+  void take(const Exec& exec, std::int64_t count, const T* keys, const T* values,
+            std::int64_t window_begin) {
+    detail::AppendBatch<T> batch;
+    Plan plan = prepare(count, keys, values, window_begin, batch);
+    batch.template reserve<Exec>(upload_);
+    batch.run(exec, store_ ? &store_->codec() : nullptr, options_.shape.kv_heads, upload_);
+    commit(std::move(plan));
+  }
+
+  CaptureOptions options_;
+  std::shared_ptr<MemoryLedger> ledger_;
+  RingBuffer<Space, T> sinks_;
+  RingBuffer<Space, T> window_;
+  std::optional<Store> store_;
+  detail::JobUpload<Space> upload_;
+};
+
+}  // namespace turboquant

@@ -1,0 +1,329 @@
+#pragma once
+
+#include <turboquant/base/checked_math.hpp>
+#include <turboquant/cache/encode_batch.hpp>
+#include <turboquant/cache/tile_storage.hpp>
+#include <turboquant/cache/token_rows.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace turboquant {
+
+/// What kernels read of a `CompressedKVStore`. A plain record; valid until the store changes.
+///
+/// Token at position p is slot (p - page_position) % 64 of tile (p - page_position) / 64; tile t is
+/// tile t % tiles_per_page of page t / tiles_per_page; a page is [kv head][tile in page][tile
+/// bytes].
+struct KVStoreView {
+  std::byte* const* pages = nullptr;  ///< (num_pages), in the store's memory space
+  std::int64_t num_pages = 0;
+  std::int64_t tiles_per_page = 1;
+  std::int64_t page_position = 0;  ///< position of slot 0 of page 0
+  std::int64_t begin = 0;          ///< the positions [begin, end) hold tokens
+  std::int64_t end = 0;
+
+  friend bool operator==(const KVStoreView&, const KVStoreView&) = default;
+};
+
+/// A run of consecutive tokens as rows: (count, kv_heads, key_dim) and (count, kv_heads,
+/// value_dim).
+template <class T>
+struct TokenSource {
+  const T* keys = nullptr;
+  const T* values = nullptr;
+  std::int64_t count = 0;
+};
+
+struct KVStoreOptions {
+  /// Tokens of a page, a multiple of 64; 0 stores the tiles flat, as one block that grows.
+  std::int64_t block_size = 0;
+  std::int64_t first_position = 0;  ///< position of the first token
+};
+
+/// The compressed history of one layer and sequence: whole tiles of 64 tokens and a last tile that
+/// fills in place.
+///
+/// A token is quantised once, when it is appended; the bits of tokens that are there never change,
+/// so any chunking of the same input gives byte-identical tiles. Forks share memory until one of
+/// them writes (paged: page by page). One thread at a time may change a store; a `view()` may be
+/// read by any number of threads until it does.
+/// @tparam Space a Kokkos memory space
+template <class Space>
+class CompressedKVStore {
+ public:
+  /// @param codec  decides the bytes; shared, not copied
+  /// @param ledger counts the memory
+  /// @param pool   pages of `page_bytes(...)`, shared with other stores; null makes a pool of its
+  /// own where
+  ///               options.block_size > 0
+  /// @throws Error(invalid_argument) for a block size that is no multiple of 64, fewer than 1 head,
+  /// or a pool that does
+  ///         not fit
+  CompressedKVStore(const TileCodec<Space>& codec, int kv_heads, const KVStoreOptions& options = {},
+                    std::shared_ptr<MemoryLedger> ledger = std::make_shared<MemoryLedger>(),
+                    std::shared_ptr<PagePool<Space>> pool = nullptr)
+      : codec_(codec),
+        kv_heads_(kv_heads),
+        options_(options),
+        ledger_(std::move(ledger)),
+        tiles_(codec.format().bytes(), kv_heads,
+               (std::max<std::int64_t>)(1, options.block_size / tile),
+               checked_pool(codec, kv_heads, options, ledger_, std::move(pool)), ledger_),
+        begin_(options.first_position),
+        end_(begin_) {}
+  CompressedKVStore(CompressedKVStore&&) noexcept = default;
+  CompressedKVStore& operator=(CompressedKVStore&&) noexcept = default;
+
+  /// Bytes of one page of a paged store, for its pool.
+  [[nodiscard]] static std::size_t page_bytes(const TileFormat& format, int kv_heads,
+                                              std::int64_t block_size) {
+    return static_cast<std::size_t>(checked_mul(
+        checked_mul(static_cast<std::int64_t>(format.bytes()), kv_heads), block_size / tile));
+  }
+
+  /// A store of the same tokens that shares all memory. O(pages).
+  [[nodiscard]] CompressedKVStore fork() const { return CompressedKVStore(*this, tiles_.fork()); }
+
+  [[nodiscard]] const TileCodec<Space>& codec() const noexcept { return codec_; }
+  [[nodiscard]] const KVStoreOptions& options() const noexcept { return options_; }
+  [[nodiscard]] int kv_heads() const noexcept { return kv_heads_; }
+  [[nodiscard]] KVShape shape() const noexcept {
+    return {kv_heads_, codec_.format().key_dim, codec_.format().value_dim};
+  }
+  [[nodiscard]] std::int64_t begin() const noexcept { return begin_; }
+  [[nodiscard]] std::int64_t end() const noexcept { return end_; }
+  [[nodiscard]] std::int64_t num_tokens() const noexcept { return end_ - begin_; }
+  /// Blocks of memory: pages, or appended chunks that are not merged yet.
+  [[nodiscard]] std::size_t num_chunks() const noexcept { return tiles_.num_blocks(); }
+  /// Bytes of all blocks, free room in them included; memory shared with forks counts in each.
+  [[nodiscard]] std::size_t tile_bytes() const noexcept { return tiles_.bytes(); }
+  /// Bytes of the page table that kernels read.
+  [[nodiscard]] std::size_t table_bytes() const noexcept { return tiles_.table_bytes(); }
+  /// Tokens that merging has copied so far, all merges together.
+  [[nodiscard]] std::int64_t tokens_merged() const noexcept { return tiles_.tiles_merged() * tile; }
+
+  /// Compresses tokens behind those that are there.
+  /// @param keys   (tokens, kv_heads, key_dim), finite; `T` is float, float16 or bfloat16
+  /// @param values (tokens, kv_heads, value_dim), finite
+  /// @throws Error(shape_mismatch), Error(non_finite), Error(capacity); the store is unchanged
+  /// then. Waits for `exec`.
+  ///         O(tokens). Same bits always.
+  template <class T, class Exec>
+  void append(const Exec& exec, const TokenRows<Space, T>& keys,
+              const TokenRows<Space, T>& values) {
+    const std::int64_t count =
+        detail::require_rows("CompressedKVStore::append", keys, values, shape());
+    detail::require_finite(exec, "CompressedKVStore::append", "keys", keys);
+    detail::require_finite(exec, "CompressedKVStore::append", "values", values);
+    Plan plan = prepare(count, begin_);
+    detail::AppendBatch<T> batch;
+    collect(plan, std::vector{TokenSource<T>{keys.data(), values.data(), count}}, batch);
+    detail::JobUpload<Space> upload(ledger_);
+    batch.template reserve<Exec>(upload);
+    batch.run(exec, &codec_, kv_heads_, upload);
+    commit(std::move(plan));
+  }
+
+  /// The tiles as kernels read them. Merges and uploads what has changed since the last call;
+  /// without changes the same view comes back and nothing is done. Each token is copied O(1) times
+  /// by all merges together, never in paged mode.
+  /// @throws Error(capacity); the store is unchanged then.
+  template <class Exec>
+  [[nodiscard]] KVStoreView view(const Exec& exec) {
+    KVStoreView view;
+    view.tiles_per_page = tiles_.page_tiles();
+    view.page_position = options_.first_position + tiles_.first_tile() * tile;
+    view.begin = begin_;
+    view.end = end_;
+    if (begin_ < end_) {
+      view.pages = tiles_.table(exec);
+      view.num_pages = static_cast<std::int64_t>(tiles_.num_blocks());
+      view.tiles_per_page = tiles_.paged() ? tiles_.page_tiles() : tiles_.extents().front().tiles;
+    }
+    return view;
+  }
+
+  /// Forgets the tokens from position `end` on. Never allocates: freed slots are zeroed now, or, in
+  /// memory that a fork shares, before the next write.
+  /// @throws Error(out_of_range) unless begin() <= end <= this->end(). Waits for `exec`.
+  template <class Exec>
+  void truncate(const Exec& exec, std::int64_t end) {
+    require(end >= begin_ && end <= end_, ErrorCode::out_of_range,
+            "CompressedKVStore::truncate: end is ", end, ", expected ", begin_, " to ", end_);
+    if (end == end_) {
+      return;
+    }
+    static_cast<void>(detail::clear_tile_label());  // the one thing that could fail
+    const std::int64_t slots = end - options_.first_position;
+    tiles_.truncate((slots + tile - 1) / tile);
+    end_ = end;
+    if (slots % tile != 0 && tiles_.owns_last_block()) {
+      clear(exec, slots);
+    }
+  }
+
+  /// Forgets everything and frees the memory.
+  void reset() noexcept {
+    tiles_.drop_front(tiles_.end_tile() + tiles_.page_tiles());
+    tiles_.truncate(0);
+    begin_ = options_.first_position;
+    end_ = begin_;
+  }
+
+  /// A prepared append: everything that can fail has been done, nothing has changed.
+  struct Plan {
+    typename detail::TileStorage<Space>::Plan tiles;
+    std::int64_t skipped = 0;  ///< leading tokens that are not stored
+    std::int64_t begin = 0;    ///< after the append
+    std::int64_t end = 0;
+  };
+
+  /// Pages that `prepare` with the same arguments acquires from the pool.
+  [[nodiscard]] std::size_t pages_needed(std::int64_t count, std::int64_t keep) const noexcept {
+    const std::int64_t end = end_ + count;
+    const std::int64_t first = (std::max)(end_, begin_after(end, keep));
+    return end > first ? tiles_.pages_needed(slot_tile(first), slot_tile_end(end)) : 0;
+  }
+
+  /// Prepares an append of `count` tokens after which positions before `keep` need not be there.
+  /// @throws Error(capacity); nothing is changed.
+  [[nodiscard]] Plan prepare(std::int64_t count, std::int64_t keep) {
+    Plan plan;
+    plan.end = checked_add(end_, count);
+    plan.begin = begin_after(plan.end, keep);
+    const std::int64_t first = (std::max)(end_, plan.begin);
+    plan.skipped = first - end_;
+    plan.tiles = tiles_.prepare(slot_tile(first),
+                                plan.end > first ? slot_tile_end(plan.end) : slot_tile(first));
+    return plan;
+  }
+
+  /// Adds what fills the prepared tiles to a batch.
+  /// @param sources the appended tokens in order, in at most 3 runs
+  template <class T>
+  void collect(const Plan& plan, const std::vector<TokenSource<T>>& sources,
+               detail::AppendBatch<T>& batch) const {
+    tiles_.collect(plan.tiles, batch.pages);
+    const std::int64_t first = end_ + plan.skipped;
+    std::int64_t source_begin = end_;
+    for (std::size_t phase = 0; phase < sources.size(); ++phase) {
+      const TokenSource<T>& source = sources[phase];
+      const std::int64_t source_end = source_begin + source.count;
+      for (std::int64_t p = (std::max)(first, source_begin); p < source_end;) {
+        const std::int64_t slot = (p - options_.first_position) % tile;
+        const std::int64_t count = (std::min)(tile - slot, source_end - p);
+        const auto at = tiles_.address(plan.tiles, slot_tile(p));
+        const std::int64_t row = p - source_begin;
+        EncodeJob job;
+        job.keys = dense_rows(source.keys + row * shape().key_numbers(), kv_heads_,
+                              codec_.format().key_dim);
+        job.values = dense_rows(source.values + row * shape().value_numbers(), kv_heads_,
+                                codec_.format().value_dim);
+        job.tile = at.head0;
+        job.head_stride = at.head_stride;
+        job.first_slot = static_cast<int>(slot);
+        job.count = static_cast<int>(count);
+        // Whatever was behind the last token is cleared by the first job of a tile, and only by it.
+        job.clear_from = slot == 0 || p == first ? job.first_slot : static_cast<int>(tile);
+        if (p == first && !tiles_.holds(plan.tiles, slot_tile(p))) {
+          job.clear_from = 0;
+        }
+        batch.encodes[phase].push_back(job);
+        p += count;
+      }
+      source_begin = source_end;
+    }
+  }
+
+  void commit(Plan&& plan) noexcept {
+    tiles_.commit(std::move(plan.tiles));
+    begin_ = plan.begin;
+    end_ = plan.end;
+    if (tiles_.paged()) {
+      tiles_.drop_front(slot_tile(begin_));
+    }
+  }
+
+ private:
+  static constexpr auto tile = static_cast<std::int64_t>(TileFormat::tokens);
+
+  CompressedKVStore(const CompressedKVStore& other, detail::TileStorage<Space>&& tiles)
+      : codec_(other.codec_),
+        kv_heads_(other.kv_heads_),
+        options_(other.options_),
+        ledger_(other.ledger_),
+        tiles_(std::move(tiles)),
+        begin_(other.begin_),
+        end_(other.end_) {}
+
+  static std::shared_ptr<PagePool<Space>> checked_pool(const TileCodec<Space>& codec, int kv_heads,
+                                                       const KVStoreOptions& options,
+                                                       const std::shared_ptr<MemoryLedger>& ledger,
+                                                       std::shared_ptr<PagePool<Space>> pool) {
+    require_valid("CompressedKVStore",
+                  KVShape{kv_heads, codec.format().key_dim, codec.format().value_dim});
+    require(ledger != nullptr, ErrorCode::invalid_argument,
+            "CompressedKVStore: ledger is null, expected a MemoryLedger");
+    require(options.block_size >= 0 && options.block_size % tile == 0 &&
+                options.block_size <= std::int64_t{1} << 30U,
+            ErrorCode::invalid_argument, "CompressedKVStore: block_size is ", options.block_size,
+            ", expected 0 (flat) or a multiple of 64 up to 2^30");
+    require(options.first_position >= 0 && options.first_position <= std::int64_t{1} << 40U,
+            ErrorCode::invalid_argument, "CompressedKVStore: first_position is ",
+            options.first_position, ", expected 0 to 2^40");
+    if (options.block_size == 0) {
+      require(pool == nullptr, ErrorCode::invalid_argument,
+              "CompressedKVStore: block_size is 0 (flat), expected a page size with a pool");
+      return nullptr;
+    }
+    const std::size_t bytes = page_bytes(codec.format(), kv_heads, options.block_size);
+    if (pool == nullptr) {
+      return std::make_shared<PagePool<Space>>(
+          ledger, PagePoolOptions{.page_bytes = bytes, .slab_pages = 0});
+    }
+    require(pool->page_bytes() == detail::round_up_bytes(bytes), ErrorCode::invalid_argument,
+            "CompressedKVStore: pool->page_bytes() is ", pool->page_bytes(), ", expected ",
+            detail::round_up_bytes(bytes));
+    return pool;
+  }
+
+  [[nodiscard]] std::int64_t slot_tile(std::int64_t position) const noexcept {
+    return (position - options_.first_position) / tile;
+  }
+  [[nodiscard]] std::int64_t slot_tile_end(std::int64_t end) const noexcept {
+    return (end - options_.first_position + tile - 1) / tile;
+  }
+  /// Where a paged store begins when it ends at `end` and needs nothing before `keep`: at the start
+  /// of a page, the last one at the latest, so that the result depends on both positions alone.
+  /// Flat stores keep everything.
+  [[nodiscard]] std::int64_t begin_after(std::int64_t end, std::int64_t keep) const noexcept {
+    if (!tiles_.paged() || keep <= begin_) {
+      return begin_;
+    }
+    const std::int64_t page = tiles_.page_tiles() * tile;
+    const std::int64_t slots = (std::min)(keep, end) - options_.first_position;
+    return (std::max)(begin_, options_.first_position + slots / page * page);
+  }
+
+  template <class Exec>
+  void clear(const Exec& exec, std::int64_t slots) {
+    detail::clear_tile(exec, codec_.format(), kv_heads_, tiles_.address(slots / tile),
+                       slots % tile);
+    exec.fence();
+  }
+
+  TileCodec<Space> codec_;
+  int kv_heads_;
+  KVStoreOptions options_;
+  std::shared_ptr<MemoryLedger> ledger_;
+  detail::TileStorage<Space> tiles_;
+  std::int64_t begin_;
+  std::int64_t end_;
+};
+
+}  // namespace turboquant

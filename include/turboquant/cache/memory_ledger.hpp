@@ -1,0 +1,133 @@
+#pragma once
+
+#include <turboquant/base/error.hpp>
+#include <turboquant/device/runtime.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace turboquant {
+
+/// What device memory is allocated for.
+enum class MemoryKind : std::uint8_t {
+  pages,      ///< compressed tiles, used and free
+  exact,      ///< uncompressed rows: windows, sinks, uncompressed layers
+  tables,     ///< page tables that kernels read
+  workspace,  ///< job lists and scratch memory of running calls
+};
+
+/// Counts every byte that caches allocate in device memory, by kind, under one hard limit.
+///
+/// An allocation is charged before it is made and credited after it is freed, so `total()` equals
+/// what the allocator has handed out. Several caches may share a ledger; all use must be on one
+/// thread at a time.
+class MemoryLedger {
+ public:
+  static constexpr std::size_t unlimited = (std::numeric_limits<std::size_t>::max)();
+
+  /// @param limit_bytes the most `total()` may reach
+  explicit MemoryLedger(std::size_t limit_bytes = unlimited) noexcept : limit_(limit_bytes) {}
+
+  /// Adds an allocation that is about to be made.
+  /// @param label what it is for; named in the message
+  /// @throws Error(capacity) where the limit would be exceeded; nothing is changed.
+  void charge(MemoryKind kind, std::size_t bytes, const char* label) {
+    require(bytes <= available(), ErrorCode::capacity, label, ": ", bytes,
+            " bytes do not fit the memory limit of ", limit_, " bytes, of which ", total_,
+            " are in use");
+    total_ += bytes;
+    bytes_[index(kind)] += bytes;
+    peak_ = (std::max)(peak_, total_);
+  }
+  /// Removes an allocation that has been freed.
+  void credit(MemoryKind kind, std::size_t bytes) noexcept {
+    total_ -= bytes;
+    bytes_[index(kind)] -= bytes;
+  }
+
+  [[nodiscard]] std::size_t bytes(MemoryKind kind) const noexcept { return bytes_[index(kind)]; }
+  [[nodiscard]] std::size_t total() const noexcept { return total_; }
+  /// The largest `total()` since construction or `reset_peak()`.
+  [[nodiscard]] std::size_t peak() const noexcept { return peak_; }
+  void reset_peak() noexcept { peak_ = total_; }
+  [[nodiscard]] std::size_t limit() const noexcept { return limit_; }
+  /// Bytes that may still be allocated.
+  [[nodiscard]] std::size_t available() const noexcept {
+    return limit_ > total_ ? limit_ - total_ : 0;
+  }
+  /// Changes the limit; one below `total()` only stops further allocations.
+  void set_limit(std::size_t limit_bytes) noexcept { limit_ = limit_bytes; }
+
+ private:
+  static constexpr std::size_t index(MemoryKind kind) noexcept {
+    return static_cast<std::size_t>(kind);
+  }
+
+  std::array<std::size_t, 4> bytes_{};
+  std::size_t total_ = 0;
+  std::size_t peak_ = 0;
+  std::size_t limit_;
+};
+
+namespace detail {
+
+/// Allocations are whole multiples of this, which keeps tiles aligned and sizes exact under every
+/// allocator.
+inline constexpr std::size_t allocation_granule = 64;
+
+[[nodiscard]] constexpr std::size_t round_up_bytes(std::size_t bytes) noexcept {
+  return (bytes + allocation_granule - 1) / allocation_granule * allocation_granule;
+}
+
+/// An entry of the ledger, for as long as the object lives.
+class LedgerEntry {
+ public:
+  LedgerEntry(std::shared_ptr<MemoryLedger> ledger, MemoryKind kind, std::size_t bytes,
+              const char* label)
+      : ledger_(std::move(ledger)), kind_(kind), bytes_(bytes) {
+    ledger_->charge(kind_, bytes_, label);
+  }
+  LedgerEntry(const LedgerEntry&) = delete;
+  LedgerEntry& operator=(const LedgerEntry&) = delete;
+  ~LedgerEntry() { ledger_->credit(kind_, bytes_); }
+
+ private:
+  std::shared_ptr<MemoryLedger> ledger_;
+  MemoryKind kind_;
+  std::size_t bytes_;
+};
+
+/// An allocation and its entry, which outlives it.
+template <class Space>
+struct ChargedBytes {
+  ChargedBytes(const std::shared_ptr<MemoryLedger>& ledger, MemoryKind kind, std::size_t bytes,
+               const char* label)
+      : entry(ledger, kind, bytes, label),
+        view(Kokkos::view_alloc(std::string(label), Kokkos::WithoutInitializing), bytes) {}
+
+  LedgerEntry entry;
+  Kokkos::View<std::byte*, Space> view;
+};
+
+/// Uninitialised device bytes with shared ownership; freed and credited with the last owner.
+///
+/// `use_count() == 1` tells an owner that it may write in place.
+/// @throws Error(capacity) beyond the ledger's limit; whatever the allocator throws.
+template <class Space>
+[[nodiscard]] std::shared_ptr<std::byte> allocate_bytes(const std::shared_ptr<MemoryLedger>& ledger,
+                                                        MemoryKind kind, std::size_t bytes,
+                                                        const char* label) {
+  require_initialized(label);
+  auto block = std::make_shared<ChargedBytes<Space>>(ledger, kind, round_up_bytes(bytes), label);
+  std::byte* const data = block->view.data();
+  return std::shared_ptr<std::byte>(std::move(block), data);
+}
+
+}  // namespace detail
+}  // namespace turboquant

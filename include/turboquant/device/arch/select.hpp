@@ -1,0 +1,68 @@
+#pragma once
+
+#include <turboquant/device/arch/host_operations.hpp>
+#include <turboquant/device/arch/host_portable.hpp>
+#include <turboquant/device/arch/x86_avx2.hpp>
+#include <turboquant/device/arch/x86_avx512.hpp>
+
+#include <cstdlib>
+#include <string_view>
+
+namespace turboquant {
+
+namespace detail {
+
+[[nodiscard]] inline HostArch arch_from_environment() {
+  const char* text = std::getenv("TURBOQUANT_ARCH");
+  if (text == nullptr || *text == '\0') {
+    return HostArch::automatic;
+  }
+  for (const HostArch arch : {HostArch::portable, HostArch::avx2, HostArch::avx512}) {
+    if (to_string(arch) == text) {
+      return arch;
+    }
+  }
+  fail(ErrorCode::invalid_argument, "TURBOQUANT_ARCH is \"", text,
+       "\", expected portable, avx2 or avx512");
+}
+
+[[nodiscard]] inline const HostOperations* find_operations(HostArch arch) {
+#if TURBOQUANT_X86
+  if (arch == HostArch::avx512 && processor_has_avx512()) {
+    return &avx512::operations;
+  }
+  if (arch == HostArch::avx2 && processor_has_avx2()) {
+    return &avx2::operations;
+  }
+#endif
+  return arch == HostArch::portable ? &portable_operations : nullptr;
+}
+
+/// The operations of `arch`.
+/// @throws Error(unsupported) where processor or build lack its instructions,
+/// Error(invalid_argument) for an unknown
+///         TURBOQUANT_ARCH.
+[[nodiscard]] inline const HostOperations& host_operations(HostArch arch) {
+  const HostArch wanted = arch == HostArch::automatic ? arch_from_environment() : arch;
+  if (wanted == HostArch::automatic) {
+    for (const HostArch candidate : {HostArch::avx512, HostArch::avx2}) {
+      if (const HostOperations* found = find_operations(candidate)) {
+        return *found;
+      }
+    }
+    return portable_operations;
+  }
+  const HostOperations* found = find_operations(wanted);
+  require(found != nullptr, ErrorCode::unsupported, "HostArch: ", to_string(wanted),
+          " needs instructions that this processor or this build does not have");
+  return *found;
+}
+
+}  // namespace detail
+
+/// Whether the tile operations of `arch` can run here.
+[[nodiscard]] inline bool host_arch_available(HostArch arch) {
+  return arch == HostArch::automatic || detail::find_operations(arch) != nullptr;
+}
+
+}  // namespace turboquant

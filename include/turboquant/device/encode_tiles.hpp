@@ -1,0 +1,184 @@
+#pragma once
+
+#include <turboquant/device/arch/select.hpp>
+#include <turboquant/device/paged_tiles.hpp>
+#include <turboquant/device/row_view.hpp>
+#include <turboquant/device/tile_codec.hpp>
+#include <turboquant/device/tile_slots.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <type_traits>
+
+namespace turboquant {
+
+/// Tokens to encode into one tile of one sequence, all kv heads. A plain record that kernels read;
+/// owns nothing.
+struct EncodeJob {
+  RowView keys{};                ///< (count, kv_heads, key_dim), row 0 is the first token
+  RowView values{};              ///< (count, kv_heads, value_dim)
+  std::byte* tile = nullptr;     ///< tile of head 0
+  std::int64_t head_stride = 0;  ///< bytes from the tile of one head to that of the next
+  int first_slot = 0;            ///< slot of the first token
+  int count = 0;                 ///< 0 to 64 - first_slot
+  int clear_from =
+      64;  ///< slots [clear_from, 64) become zero first: 0 for a new tile, 64 to keep what is there
+};
+
+namespace detail {
+
+/// Whether kernels of `ExecutionSpace` are host code.
+template <class ExecutionSpace>
+inline constexpr bool runs_on_host =
+    Kokkos::SpaceAccessibility<Kokkos::HostSpace,
+                               typename ExecutionSpace::memory_space>::accessible;
+
+/// Calls the host's tile encoder through its function pointer.
+struct HostEncoder {
+  const HostOperations* operations = nullptr;
+  void operator()(const TileTables& tables, const EncodeArguments& in) const {
+    operations->encode(tables, in);
+  }
+};
+
+/// Encodes one token after another, in any execution space.
+struct PortableEncoder {
+  TURBOQUANT_FUNCTION void operator()(const TileTables& tables, const EncodeArguments& in) const {
+    encode_slots<PortableEncodeSteps<1>>(tables, in);
+  }
+};
+
+/// One work item encodes one tile of one kv head, so no two items touch the same dword.
+template <class Encoder>
+struct EncodeKernel {
+  TileTables tables;
+  const EncodeJob* jobs;
+  int kv_heads = 1;
+  Encoder encoder;
+
+  TURBOQUANT_FUNCTION void operator()(std::int64_t item) const {
+    const EncodeJob& job = jobs[item / kv_heads];
+    EncodeArguments in;
+    in.keys = job.keys;
+    in.values = job.values;
+    in.head = static_cast<int>(item % kv_heads);
+    in.first_slot = job.first_slot;
+    in.count = job.count;
+    in.clear_from = job.clear_from;
+    in.tile = job.tile + in.head * job.head_stride;
+    encoder(tables, in);
+  }
+};
+
+inline void require_job(const EncodeJob& job, std::int64_t index, const TileFormat& format,
+                        int kv_heads) {
+  const auto check = [&](bool good, const char* field, std::int64_t value, const char* expected) {
+    require(good, ErrorCode::invalid_argument, "encode_tiles: jobs[", index, "].", field, " is ",
+            value, ", expected ", expected);
+  };
+  check(job.first_slot >= 0 && job.first_slot <= 64, "first_slot", job.first_slot, "0 to 64");
+  check(job.count >= 0 && job.count <= 64 - job.first_slot, "count", job.count,
+        "0 to 64 - first_slot");
+  check(job.clear_from >= 0 && job.clear_from <= 64, "clear_from", job.clear_from, "0 to 64");
+  check(kv_heads == 1 || job.head_stride >= static_cast<std::int64_t>(format.bytes()),
+        "head_stride", job.head_stride, "at least the bytes of a tile");
+  require(job.tile != nullptr, ErrorCode::invalid_argument, "encode_tiles: jobs[", index,
+          "].tile is null, expected memory");
+  require(job.count == 0 || (job.keys.data != nullptr && job.values.data != nullptr),
+          ErrorCode::invalid_argument, "encode_tiles: jobs[", index,
+          "].keys or values is null, expected ", job.count, " rows");
+}
+
+}  // namespace detail
+
+/// Compresses tokens into tiles: key codes, value codes, scales and zero points of every kv head.
+///
+/// What a token becomes depends on its rows, on the codec and on the parity of its slot only. Slots
+/// that a job neither clears nor writes keep their bits.
+/// @param exec     execution space instance that can reach the codec's memory space
+/// @param codec    decides every bit written
+/// @param kv_heads 1 or more
+/// @param jobs     (num_jobs), no two for the same tile; rows must be finite (`first_non_finite`):
+/// other numbers give
+///                 unspecified codes, but no other harm
+/// @param arch     host spaces only: which tile operations encode; all give the same bits
+/// @throws Error(invalid_argument) for a job outside its domain, before anything is written
+/// (checked on host spaces only;
+///         on device spaces jobs are not read here), Error(unsupported) for tile operations that
+///         cannot run here.
+/// One kernel, no allocation; asynchronous until `exec.fence()`. O(tokens kv_heads (key_dim +
+/// value_dim) log dim). Same bits always.
+template <class ExecutionSpace, class MemorySpace>
+void encode_tiles(const ExecutionSpace& exec, const TileCodec<MemorySpace>& codec, int kv_heads,
+                  const Kokkos::View<const EncodeJob*, MemorySpace>& jobs,
+                  HostArch arch = HostArch::automatic) {
+  static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, MemorySpace>::accessible,
+                "the execution space cannot reach the codec's memory space");
+  require_initialized("encode_tiles");
+  require(kv_heads >= 1, ErrorCode::invalid_argument, "encode_tiles: kv_heads is ", kv_heads,
+          ", expected 1 or more");
+  const auto num_jobs = static_cast<std::int64_t>(jobs.extent(0));
+  // Made once: a call that fails must fail before it has launched anything.
+  static const std::string label("turboquant::encode_tiles");
+  const auto launch = [&](const auto& encoder) {
+    using Encoder = std::decay_t<decltype(encoder)>;
+    Kokkos::parallel_for(
+        label,
+        Kokkos::RangePolicy<ExecutionSpace, Kokkos::Schedule<Kokkos::Dynamic>,
+                            Kokkos::IndexType<std::int64_t>>(exec, 0, num_jobs * kv_heads),
+        detail::EncodeKernel<Encoder>{codec.tables(), jobs.data(), kv_heads, encoder});
+  };
+  if constexpr (detail::runs_on_host<ExecutionSpace>) {
+    const detail::HostOperations& operations = detail::host_operations(arch);
+    for (std::int64_t i = 0; i < num_jobs; ++i) {
+      detail::require_job(jobs.data()[i], i, codec.format(), kv_heads);
+    }
+    launch(detail::HostEncoder{&operations});
+  } else {
+    launch(detail::PortableEncoder{});
+  }
+}
+
+/// Index, in (token, head, dim) order, of the first NaN or infinity among rows; -1 if all numbers
+/// are finite.
+///
+/// @param rows (num_tokens, heads, dim)
+/// Waits for the result. O(tokens heads dim). Same result always.
+template <class ExecutionSpace>
+[[nodiscard]] std::int64_t first_non_finite(const ExecutionSpace& exec, const RowView& rows,
+                                            std::int64_t num_tokens, int heads, int dim) {
+  require_initialized("first_non_finite");
+  require(num_tokens >= 0 && heads >= 1 && dim >= 1, ErrorCode::invalid_argument,
+          "first_non_finite: num_tokens, heads and dim are ", num_tokens, ", ", heads, " and ", dim,
+          ", expected 0 or more, 1 or more and 1 or more");
+  require(num_tokens == 0 || rows.data != nullptr, ErrorCode::invalid_argument,
+          "first_non_finite: rows.data is null, expected ", num_tokens, " rows");
+  constexpr std::int64_t none = (std::numeric_limits<std::int64_t>::max)();
+  std::int64_t first = none;
+  Kokkos::parallel_reduce(
+      "turboquant::first_non_finite",
+      Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::int64_t>>(exec, 0,
+                                                                           num_tokens * heads),
+      KOKKOS_LAMBDA(std::int64_t item, std::int64_t & lowest) {
+        const std::int64_t start = rows.offset(item / heads, static_cast<int>(item % heads));
+        float poison = 0.0F;  // stays 0 as long as every number is finite
+        for (int d = 0; d < dim; ++d) {
+          poison += rows.read(start + d) * 0.0F;
+        }
+        if (poison == 0.0F) {
+          return;
+        }
+        int d = 0;
+        while (rows.read(start + d) * 0.0F == 0.0F) {
+          ++d;
+        }
+        const std::int64_t index = item * dim + d;
+        lowest = index < lowest ? index : lowest;
+      },
+      Kokkos::Min<std::int64_t>(first));
+  return first == none ? -1 : first;
+}
+
+}  // namespace turboquant

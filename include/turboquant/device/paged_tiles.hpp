@@ -1,0 +1,90 @@
+#pragma once
+
+#include <turboquant/base/config.hpp>
+#include <turboquant/device/tile_format.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace turboquant {
+
+/// Where the tiles of one sequence are: a table of page addresses.
+///
+/// A page holds [kv head][tile in page][tile bytes]; whatever follows is padding and never touched.
+/// Token t of the sequence, counted from the first page, is slot t % 64 of tile t / 64, which is
+/// tile (t / 64) % tiles_per_page of page t / 64 / tiles_per_page. One page that grows is a flat
+/// store. A plain record that kernels read; owns nothing.
+struct PagedTiles {
+  std::byte* const* pages =
+      nullptr;  ///< (num_pages), in token order; each 64-byte aligned for full speed
+  std::int64_t num_pages = 0;
+  std::int64_t tiles_per_page = 1;
+
+  /// First byte of a tile of one head.
+  [[nodiscard]] TURBOQUANT_FUNCTION std::byte* tile(std::int64_t tile, int head,
+                                                    std::size_t tile_bytes) const noexcept {
+    const std::int64_t in_page =
+        static_cast<std::int64_t>(head) * tiles_per_page + tile % tiles_per_page;
+    return pages[tile / tiles_per_page] + in_page * static_cast<std::int64_t>(tile_bytes);
+  }
+};
+
+/// Bytes of a page without padding.
+[[nodiscard]] constexpr std::size_t page_bytes(const TileFormat& format, int kv_heads,
+                                               std::int64_t tiles_per_page) noexcept {
+  return static_cast<std::size_t>(kv_heads) * static_cast<std::size_t>(tiles_per_page) *
+         format.bytes();
+}
+
+/// Turns an engine's block table into page addresses: `base + block_table[i] * stride_bytes`.
+///
+/// @param base         page 0 of the pool
+/// @param stride_bytes bytes from one page to the next
+/// @param pool_pages   pages in the pool
+/// @param block_table  (n), page numbers in token order
+/// @param pages        (n), receives the addresses
+/// @throws Error(out_of_range) naming the first entry outside [0, pool_pages),
+/// Error(shape_mismatch) for other sizes;
+///         `pages` is then unchanged. O(n).
+inline void read_block_table(std::byte* base, std::int64_t stride_bytes, std::int64_t pool_pages,
+                             std::span<const std::int32_t> block_table,
+                             std::span<std::byte*> pages) {
+  require(pages.size() == block_table.size(), ErrorCode::shape_mismatch,
+          "read_block_table: pages.size() is ", pages.size(),
+          ", expected block_table.size() = ", block_table.size());
+  for (std::size_t i = 0; i < block_table.size(); ++i) {
+    require(block_table[i] >= 0 && block_table[i] < pool_pages, ErrorCode::out_of_range,
+            "read_block_table: block_table[", i, "] is ", block_table[i], ", expected 0 to ",
+            pool_pages - 1);
+  }
+  for (std::size_t i = 0; i < block_table.size(); ++i) {
+    pages[i] = base + std::int64_t{block_table[i]} * stride_bytes;
+  }
+}
+
+/// Checks on the host that tokens [first_token, end_token), counted from the first page, have
+/// pages.
+/// @throws Error naming what is wrong: `invalid_argument` for a field outside its domain or a null
+/// page, `out_of_range`
+///         for tokens beyond the table. O(pages).
+inline void require_tiles(const char* caller, const PagedTiles& tiles, std::int64_t first_token,
+                          std::int64_t end_token) {
+  if (first_token >= end_token) {
+    return;
+  }
+  require(tiles.tiles_per_page >= 1, ErrorCode::invalid_argument, caller, ": tiles_per_page is ",
+          tiles.tiles_per_page, ", expected 1 or more");
+  constexpr auto tile_tokens = static_cast<std::int64_t>(TileFormat::tokens);
+  const std::int64_t end_page = (end_token - 1) / tile_tokens / tiles.tiles_per_page + 1;
+  require(first_token >= 0 && end_page <= tiles.num_pages && tiles.pages != nullptr,
+          ErrorCode::out_of_range, caller, ": tokens [", first_token, ", ", end_token,
+          ") lie outside the ", tiles.num_pages, " pages of ", tiles.tiles_per_page, " tiles");
+  for (std::int64_t page = first_token / tile_tokens / tiles.tiles_per_page; page < end_page;
+       ++page) {
+    require(tiles.pages[page] != nullptr, ErrorCode::invalid_argument, caller, ": pages[", page,
+            "] is null, expected memory");
+  }
+}
+
+}  // namespace turboquant

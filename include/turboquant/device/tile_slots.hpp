@@ -1,0 +1,82 @@
+#pragma once
+
+#include <turboquant/device/attention_operations.hpp>
+#include <turboquant/device/tile_encoder.hpp>
+
+#include <cstddef>
+#include <cstring>
+
+namespace turboquant::detail {
+
+/// Zeroes slots [first, end) of a tile.
+inline TURBOQUANT_FUNCTION void clear_slots(const TileFormat& format, std::size_t first,
+                                            std::size_t end, unsigned char* tile) noexcept {
+  if (first >= end) {
+    return;
+  }
+  if (first == 0 && end == TileFormat::tokens) {
+    std::memset(tile, 0, format.bytes());
+    return;
+  }
+  const auto clear_rows = [&](std::size_t offset, std::size_t rows, std::size_t bytes) {
+    for (std::size_t row = 0; row < rows; ++row) {
+      std::memset(tile + offset + (row * TileFormat::tokens + first) * bytes, 0,
+                  (end - first) * bytes);
+    }
+  };
+  const auto clear_keys = [&](const KeySection& section) {
+    const std::size_t words = section.word_dims() * section.width / 32;
+    clear_rows(section.offset, words, 4);
+    clear_rows(section.offset + 4 * words * TileFormat::tokens,
+               (section.dim - section.word_dims()) / 8 * section.width, 1);
+  };
+  clear_keys(key_codes(format));
+  if (format.key_codec == KeyCodec::inner_product) {
+    clear_keys(key_signs(format));
+  }
+  clear_rows(format.key_scales_offset(),
+             (format.value_codes_offset() - format.key_scales_offset()) / 2 / TileFormat::tokens,
+             2);
+  const ValueSection values = value_codes(format);
+  for (std::size_t group = first / 8; 8 * group < end; ++group) {
+    unsigned keep = 0;
+    for (unsigned i = 0; i < 8; ++i) {
+      const std::size_t slot = 8 * group + i;
+      keep |= slot < first || slot >= end ? 1U << i : 0U;
+    }
+    for (std::size_t d = 0; d < values.dim; ++d) {
+      values.keep_tokens(tile, group, d, keep);
+    }
+  }
+}
+
+/// Encodes one head of one tile.
+template <class Steps>
+TURBOQUANT_FUNCTION void encode_slots(const TileTables& tables,
+                                      const EncodeArguments& in) noexcept {
+  const TileFormat& format = tables.format;
+  auto* tile = reinterpret_cast<unsigned char*>(in.tile);
+  const auto clear_from = static_cast<std::size_t>(in.clear_from);
+  const auto first_slot = static_cast<std::size_t>(in.first_slot);
+  const auto count = static_cast<std::size_t>(in.count);
+  clear_slots(format, clear_from, TileFormat::tokens, tile);
+  clear_slots(format, first_slot, first_slot + count < clear_from ? first_slot + count : clear_from,
+              tile);
+  constexpr std::size_t lanes_of_steps = Steps::lanes;
+  EncoderScratch<lanes_of_steps> scratch;
+  for (std::size_t done = 0; done < count;) {
+    const std::size_t slot = first_slot + done;
+    const std::size_t to_boundary = lanes_of_steps - slot % lanes_of_steps;
+    const std::size_t left = count - done;
+    const LaneSlots lanes{slot, left < to_boundary ? left : to_boundary};
+    Steps::load(in.keys, in.head, done, lanes.count, static_cast<std::size_t>(format.key_dim),
+                scratch);
+    encode_keys<Steps>(tables, lanes, scratch, tile);
+    Steps::load(in.values, in.head, done, lanes.count, static_cast<std::size_t>(format.value_dim),
+                scratch);
+    encode_values<Steps>(tables, lanes, scratch, tile);
+    done += lanes.count;
+  }
+}
+
+}  // namespace turboquant::detail

@@ -1,0 +1,280 @@
+#pragma once
+
+#include <turboquant/base/float16.hpp>
+#include <turboquant/device/tile_format.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+/// @file
+/// Reading and writing the fields of a tile by words, for kernels that handle all dimensions of a
+/// dword at once. The position of every single bit is defined by `TileFormat`; a test compares the
+/// two.
+
+namespace turboquant::detail {
+
+[[nodiscard]] inline TURBOQUANT_FUNCTION std::uint32_t load_word(const unsigned char* at) noexcept {
+  std::uint32_t word = 0;
+  std::memcpy(&word, at, 4);
+  return word;
+}
+
+inline TURBOQUANT_FUNCTION void store_word(unsigned char* at, std::uint32_t word) noexcept {
+  std::memcpy(at, &word, 4);
+}
+
+[[nodiscard]] inline TURBOQUANT_FUNCTION float load_half(const unsigned char* at) noexcept {
+  float16 half;
+  std::memcpy(&half.bits, at, 2);
+  return half.to_float();
+}
+
+inline TURBOQUANT_FUNCTION void store_half(unsigned char* at, float16 half) noexcept {
+  std::memcpy(at, &half.bits, 2);
+}
+
+/// The word of 8 nibbles at a word's nibble positions: nibbles 0..3 are the low nibbles of bytes
+/// 0..3.
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION unsigned nibble_shift(std::size_t n) noexcept {
+  return static_cast<unsigned>(n % 4 * 8 + n / 4 * 4);
+}
+
+/// One section of key codes (or signs: width 1) of a tile.
+struct KeySection {
+  std::size_t offset = 0;
+  unsigned width = 0;  ///< bits per code: 1, 2, 3, 4 or 8
+  std::size_t dim = 0;
+
+  /// Dimensions stored in dwords; the others follow as byte planes.
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t word_dims() const noexcept {
+    return width >= 4 ? dim : dim / 32 * 32;
+  }
+
+  /// Dword row (of 64 tokens) that holds group `group` of 8 dimensions, and where in the nibbles;
+  /// fp8: not used.
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t row(std::size_t group) const noexcept {
+    switch (width) {
+      case 1: return group / 4;
+      case 2: return group / 2;
+      case 3: return group / 4 * 3 + group % 4;
+      default: return group;
+    }
+  }
+
+  /// The 8 codes of group `group` of 8 dimensions of a token as nibbles in `nibble_shift` order.
+  /// Works on words and on byte planes; not for fp8.
+  [[nodiscard]] TURBOQUANT_FUNCTION std::uint32_t read_nibbles(const unsigned char* tile,
+                                                               std::size_t group,
+                                                               std::size_t token) const noexcept {
+    const unsigned char* section = tile + offset;
+    if (8 * group >= word_dims()) {
+      return read_planes(section, group, token);
+    }
+    const unsigned char* words = section + 4 * token;
+    const std::size_t stride = 4 * TileFormat::tokens;
+    switch (width) {
+      case 1: return (load_word(words + group / 4 * stride) >> (group % 4)) & 0x11111111U;
+      case 2: return (load_word(words + group / 2 * stride) >> (2 * (group % 2))) & 0x33333333U;
+      case 3: {
+        const unsigned char* block = words + group / 4 * 3 * stride;
+        if (group % 4 < 3) {
+          return load_word(block + group % 4 * stride) & 0x77777777U;
+        }
+        return ((load_word(block) >> 3U) & 0x11111111U) |
+               ((load_word(block + stride) >> 2U) & 0x22222222U) |
+               ((load_word(block + 2 * stride) >> 1U) & 0x44444444U);
+      }
+      default: return load_word(words + group * stride);
+    }
+  }
+
+  /// Writes the 8 codes of group `group` of a token; its bits are zero before. Inverse of
+  /// `read_nibbles`.
+  TURBOQUANT_FUNCTION void write_nibbles(unsigned char* tile, std::size_t group, std::size_t token,
+                                         std::uint32_t nibbles) const noexcept {
+    unsigned char* section = tile + offset;
+    if (8 * group >= word_dims()) {
+      write_planes(section, group, token, nibbles);
+      return;
+    }
+    unsigned char* words = section + 4 * token;
+    const std::size_t stride = 4 * TileFormat::tokens;
+    const auto merge = [](unsigned char* at, std::uint32_t bits) {
+      store_word(at, load_word(at) | bits);
+    };
+    switch (width) {
+      case 1: return merge(words + group / 4 * stride, nibbles << (group % 4));
+      case 2: return merge(words + group / 2 * stride, nibbles << (2 * (group % 2)));
+      case 3: {
+        unsigned char* block = words + group / 4 * 3 * stride;
+        if (group % 4 < 3) {
+          return merge(block + group % 4 * stride, nibbles);
+        }
+        merge(block, (nibbles & 0x11111111U) << 3U);
+        merge(block + stride, (nibbles & 0x22222222U) << 2U);
+        return merge(block + 2 * stride, (nibbles & 0x44444444U) << 1U);
+      }
+      default: return merge(words + group * stride, nibbles);
+    }
+  }
+
+ private:
+  [[nodiscard]] TURBOQUANT_FUNCTION const unsigned char* plane(const unsigned char* section,
+                                                               std::size_t group,
+                                                               std::size_t token) const noexcept {
+    const std::size_t words = word_dims() / 8 * width;
+    return section + (words + (group - word_dims() / 8) * width) * TileFormat::tokens + token;
+  }
+
+  [[nodiscard]] TURBOQUANT_FUNCTION std::uint32_t read_planes(const unsigned char* section,
+                                                              std::size_t group,
+                                                              std::size_t token) const noexcept {
+    const unsigned char* at = plane(section, group, token);
+    std::uint32_t nibbles = 0;
+    for (unsigned bit = 0; bit < width; ++bit) {
+      for (std::size_t n = 0; n < 8; ++n) {
+        nibbles |= ((static_cast<std::uint32_t>(at[bit * TileFormat::tokens]) >> n) & 1U)
+                   << (nibble_shift(n) + bit);
+      }
+    }
+    return nibbles;
+  }
+
+  TURBOQUANT_FUNCTION void write_planes(unsigned char* section, std::size_t group,
+                                        std::size_t token, std::uint32_t nibbles) const noexcept {
+    unsigned char* at = section + (plane(section, group, token) - section);
+    for (unsigned bit = 0; bit < width; ++bit) {
+      unsigned byte = 0;
+      for (std::size_t n = 0; n < 8; ++n) {
+        byte |= ((nibbles >> (nibble_shift(n) + bit)) & 1U) << n;
+      }
+      at[bit * TileFormat::tokens] = static_cast<unsigned char>(byte);
+    }
+  }
+};
+
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION KeySection
+key_codes(const TileFormat& format) noexcept {
+  return {format.key_codes_offset(), static_cast<unsigned>(format.key_code_bits()),
+          static_cast<std::size_t>(format.key_dim)};
+}
+
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION KeySection
+key_signs(const TileFormat& format) noexcept {
+  return {format.key_signs_offset(), 1, static_cast<std::size_t>(format.key_dim)};
+}
+
+/// The value codes of a tile.
+struct ValueSection {
+  std::size_t offset = 0;
+  unsigned width = 0;  ///< bits per code: 2, 3 or 4
+  std::size_t dim = 0;
+
+  /// First dword of dimension `dim`'s column, and the dwords between two rows.
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t column(std::size_t d) const noexcept {
+    return d / 32 * 64 * width + d % 32;
+  }
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t row_words(std::size_t d) const noexcept {
+    const std::size_t rest = dim - d / 32 * 32;
+    return rest < 32 ? rest : 32;
+  }
+
+  /// Codes of tokens 8 * group .. 8 * group + 7 of one dimension as nibbles, the lowest token in
+  /// the lowest nibble.
+  [[nodiscard]] TURBOQUANT_FUNCTION std::uint32_t read_nibbles(const unsigned char* tile,
+                                                               std::size_t group,
+                                                               std::size_t d) const noexcept {
+    const unsigned char* words = tile + offset + 4 * column(d);
+    const std::size_t stride = 4 * row_words(d);
+    switch (width) {
+      case 2: {
+        std::uint32_t x = (load_word(words + group / 2 * stride) >> (16 * (group % 2))) & 0xFFFFU;
+        x = (x | (x << 8U)) & 0x00FF00FFU;
+        x = (x | (x << 4U)) & 0x0F0F0F0FU;
+        return (x | (x << 2U)) & 0x33333333U;
+      }
+      case 3: {
+        const unsigned char* block = words + group / 4 * 3 * stride;
+        if (group % 4 < 3) {
+          return load_word(block + group % 4 * stride) & 0x77777777U;
+        }
+        return ((load_word(block) >> 3U) & 0x11111111U) |
+               ((load_word(block + stride) >> 2U) & 0x22222222U) |
+               ((load_word(block + 2 * stride) >> 1U) & 0x44444444U);
+      }
+      default: return load_word(words + group * stride);
+    }
+  }
+
+  /// Adds the codes of 8 tokens to a tile; the bits of the tokens with a non-zero nibble are zero
+  /// before.
+  TURBOQUANT_FUNCTION void write_nibbles(unsigned char* tile, std::size_t group, std::size_t d,
+                                         std::uint32_t nibbles) const noexcept {
+    unsigned char* words = tile + offset + 4 * column(d);
+    const std::size_t stride = 4 * row_words(d);
+    const auto merge = [](unsigned char* at, std::uint32_t bits) {
+      store_word(at, load_word(at) | bits);
+    };
+    switch (width) {
+      case 2: {
+        std::uint32_t x = nibbles;
+        x = (x | (x >> 2U)) & 0x0F0F0F0FU;
+        x = (x | (x >> 4U)) & 0x00FF00FFU;
+        x = (x | (x >> 8U)) & 0x0000FFFFU;
+        return merge(words + group / 2 * stride, x << (16 * (group % 2)));
+      }
+      case 3: {
+        unsigned char* block = words + group / 4 * 3 * stride;
+        if (group % 4 < 3) {
+          return merge(block + group % 4 * stride, nibbles);
+        }
+        merge(block, (nibbles & 0x11111111U) << 3U);
+        merge(block + stride, (nibbles & 0x22222222U) << 2U);
+        return merge(block + 2 * stride, (nibbles & 0x44444444U) << 1U);
+      }
+      default: return merge(words + group * stride, nibbles);
+    }
+  }
+
+  /// Zeroes the codes of the tokens of group `group` of 8 whose bit in `keep` is 0.
+  TURBOQUANT_FUNCTION void keep_tokens(unsigned char* tile, std::size_t group, std::size_t d,
+                                       unsigned keep) const noexcept {
+    std::uint32_t mask = 0;
+    for (unsigned token = 0; token < 8; ++token) {
+      mask |= ((keep >> token) & 1U) != 0 ? 0xFU << (4 * token) : 0U;
+    }
+    const std::uint32_t kept = read_nibbles(tile, group, d) & mask;
+    clear_group(tile, group, d);
+    write_nibbles(tile, group, d, kept);
+  }
+
+ private:
+  TURBOQUANT_FUNCTION void clear_group(unsigned char* tile, std::size_t group,
+                                       std::size_t d) const noexcept {
+    unsigned char* words = tile + offset + 4 * column(d);
+    const std::size_t stride = 4 * row_words(d);
+    const auto mask = [](unsigned char* at, std::uint32_t kept) {
+      store_word(at, load_word(at) & kept);
+    };
+    if (width == 2) {
+      mask(words + group / 2 * stride, group % 2 == 0 ? 0xFFFF0000U : 0x0000FFFFU);
+    } else if (width == 4) {
+      mask(words + group * stride, 0);
+    } else if (group % 4 < 3) {
+      mask(words + (group / 4 * 3 + group % 4) * stride, 0x88888888U);
+    } else {
+      for (std::size_t row = 0; row < 3; ++row) {
+        mask(words + (group / 4 * 3 + row) * stride, 0x77777777U);
+      }
+    }
+  }
+};
+
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION ValueSection
+value_codes(const TileFormat& format) noexcept {
+  return {format.value_codes_offset(), static_cast<unsigned>(format.value_bits),
+          static_cast<std::size_t>(format.value_dim)};
+}
+
+}  // namespace turboquant::detail

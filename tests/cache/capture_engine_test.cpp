@@ -1,0 +1,362 @@
+#include "cache/cache_test_support.hpp"
+
+#include <turboquant/cache/capture_engine.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <vector>
+
+using cache_test::AllocationCounter;
+using cache_test::codec_options;
+using cache_test::contains;
+using cache_test::error_of;
+using cache_test::Host;
+using cache_test::HostExec;
+using cache_test::Tokens;
+using turboquant::bfloat16;
+using turboquant::CaptureOptions;
+using turboquant::CaptureView;
+using turboquant::float16;
+using turboquant::KVShape;
+using Codec = turboquant::TileCodec<Host>;
+template <class T>
+using Engine = turboquant::KVCaptureEngine<Host, T>;
+
+namespace {
+
+constexpr KVShape shape{.kv_heads = 2, .key_dim = 16, .value_dim = 24};
+
+Codec codec() {
+  return Codec(codec_options(16, 24));
+}
+
+template <class T>
+void ingest(Engine<T>& engine, const Tokens<T>& tokens, std::int64_t begin, std::int64_t end) {
+  engine.ingest(HostExec(), tokens.keys_from(begin, end), tokens.values_from(begin, end));
+}
+
+/// Everything an engine holds, as bytes that a test can compare: history tiles, window and sink
+/// rows.
+template <class T>
+struct Contents {
+  std::vector<std::byte> history;
+  std::vector<T> window;
+  std::vector<T> sinks;
+  std::int64_t history_begin = 0;
+  std::int64_t window_begin = 0;
+  std::int64_t length = 0;
+
+  explicit Contents(Engine<T>& engine) {
+    const CaptureView<T> view = engine.view(HostExec());
+    if (engine.compressed()) {
+      history = cache_test::history_bytes<T>(view.history, engine.store().codec().format(),
+                                             shape.kv_heads);
+    }
+    window = cache_test::window_numbers(view, shape);
+    CaptureView<T> as_window;
+    as_window.window_keys = view.sink_keys;
+    as_window.window_values = view.sink_values;
+    as_window.window_end = view.sink_count;
+    as_window.window_rows = std::max<std::int64_t>(1, view.sink_count);
+    sinks = cache_test::window_numbers(as_window, shape);
+    history_begin = engine.history_begin();
+    window_begin = view.window_begin;
+    length = view.length;
+  }
+  friend bool operator==(const Contents& a, const Contents& b) {
+    return a.history == b.history && cache_test::same_bits(a.window, b.window) &&
+           cache_test::same_bits(a.sinks, b.sinks) && a.history_begin == b.history_begin &&
+           a.window_begin == b.window_begin && a.length == b.length;
+  }
+};
+
+/// The invariant: sinks, history and window are all tokens [0, length) in order, with the right
+/// bits.
+template <class T>
+void check_invariant(Engine<T>& engine, const Tokens<T>& tokens) {
+  const CaptureView<T> view = engine.view(HostExec());
+  const std::int64_t sinks = std::min(engine.options().sinks, view.length);
+  CHECK(view.sink_count == sinks);
+  CHECK(view.window_end == std::max(view.length, engine.options().sinks));
+  if (engine.compressed()) {
+    CHECK(view.history.end == view.window_begin);
+    if (engine.options().sliding_window == 0) {
+      CHECK(view.history.begin == engine.options().sinks);
+    }
+    Engine<T> direct({.shape = shape, .window_capacity = 0}, engine.store().codec());
+    const std::int64_t from = view.history.begin;
+    direct.ingest(HostExec(), tokens.keys_from(from, view.history.end),
+                  tokens.values_from(from, view.history.end));
+    const CaptureView<T> expected = direct.view(HostExec());
+    if ((view.history.begin - view.history.page_position) % 64 == 0) {
+      const turboquant::TileFormat& format = engine.store().codec().format();
+      CHECK(cache_test::history_bytes<T>(view.history, format, 2) ==
+            cache_test::history_bytes<T>(expected.history, format, 2));
+    }
+  }
+  std::vector<T> expected;
+  const auto add = [&](const auto& rows, std::int64_t row) {
+    expected.insert(expected.end(), rows.data() + view.window_begin * row,
+                    rows.data() + view.window_end * row);
+  };
+  if (view.window_begin < view.window_end) {
+    add(tokens.keys, shape.key_numbers());
+    add(tokens.values, shape.value_numbers());
+  }
+  CHECK(cache_test::same_bits(cache_test::window_numbers(view, shape), expected));
+  CHECK((sinks == 0 || std::memcmp(view.sink_keys, tokens.keys.data(),
+                                   std::size_t(sinks * shape.key_numbers()) * sizeof(T)) == 0));
+  CHECK((sinks == 0 || std::memcmp(view.sink_values, tokens.values.data(),
+                                   std::size_t(sinks * shape.value_numbers()) * sizeof(T)) == 0));
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("after every call store and window are all tokens in order, for any chunks", T,
+                   float, float16, bfloat16) {
+  const Tokens<T> tokens(5, 0, 700, shape);
+  const bool all = std::is_same_v<T, float>;
+  for (const std::int64_t capacity :
+       all ? std::vector<std::int64_t>{0, 8, 63, 64, 100, 128} : std::vector<std::int64_t>{100}) {
+    for (const std::int64_t sinks :
+         all ? std::vector<std::int64_t>{0, 4, 70} : std::vector<std::int64_t>{4}) {
+      for (const std::int64_t block : {0, 128}) {
+        CAPTURE(capacity);
+        CAPTURE(sinks);
+        const CaptureOptions options{
+            .shape = shape, .window_capacity = capacity, .sinks = sinks, .block_size = block};
+        Engine<T> engine(options, codec());
+        std::int64_t done = 0;
+        for (const std::int64_t count : {1, 2, 1, 60, 64, 1, 0, 300, 129, 1, 141}) {
+          ingest(engine, tokens, done, done + count);
+          done += count;
+          CHECK(engine.length() == done);
+          check_invariant(engine, tokens);
+        }
+        Engine<T> whole(options, codec());
+        ingest(whole, tokens, 0, 700);
+        CHECK(Contents<T>(engine) == Contents<T>(whole));
+      }
+    }
+  }
+}
+
+TEST_CASE("an uncompressed layer holds every token exactly") {
+  const Tokens<float> tokens(5, 0, 900, shape);
+  Engine<float> engine({.shape = shape, .sinks = 3}, std::nullopt);
+  for (std::int64_t done = 0; done < 900; done += 90) {
+    ingest(engine, tokens, done, done + 90);
+    check_invariant(engine, tokens);
+  }
+  CHECK(engine.window_begin() == 3);
+  CHECK_NOTHROW(engine.flush(HostExec()));
+  engine.truncate(HostExec(), 500);
+  ingest(engine, tokens, 500, 600);
+  check_invariant(engine, tokens);
+  CHECK(contains(error_of([&] { static_cast<void>(engine.store()); }), "not compressed"));
+}
+
+TEST_CASE("flush compresses everything and later tokens take the free slots") {
+  const Tokens<float> tokens(5, 0, 500, shape);
+  for (const std::int64_t block : {0, 128}) {
+    Engine<float> engine({.shape = shape, .block_size = block}, codec());
+    ingest(engine, tokens, 0, 150);
+    engine.flush(HostExec());
+    CHECK(engine.window_begin() == 150);
+    check_invariant(engine, tokens);
+    ingest(engine, tokens, 150, 151);
+    CHECK(engine.window_begin() == 150);
+    ingest(engine, tokens, 151, 300);
+    CHECK(engine.window_begin() == 192);
+    check_invariant(engine, tokens);
+    engine.flush(HostExec());
+    engine.flush(HostExec());
+    check_invariant(engine, tokens);
+  }
+}
+
+TEST_CASE(
+    "rollback across the border of window and store, then the same tokens, is as if nothing had "
+    "happened") {
+  const Tokens<float> tokens(5, 0, 600, shape);
+  const Tokens<float> wrong(6, 0, 600, shape);
+  const Codec shared_codec = codec();
+  for (const std::int64_t capacity : {0, 8, 128}) {
+    for (const std::int64_t sinks : {0, 4}) {
+      for (const std::int64_t cut : {0, 1, 4, 5, 63, 64, 65, 100, 128, 132, 150, 192, 199}) {
+        CAPTURE(capacity);
+        CAPTURE(cut);
+        const CaptureOptions options{
+            .shape = shape, .window_capacity = capacity, .sinks = sinks, .block_size = 64};
+        Engine<float> engine(options, shared_codec);
+        ingest(engine, tokens, 0, cut);
+        ingest(engine, wrong, cut, 400);
+        engine.truncate(HostExec(), cut);
+        CHECK(engine.length() == cut);
+        check_invariant(engine, tokens);
+        for (std::int64_t t = cut; t < 600; t += 150) {
+          ingest(engine, tokens, t, std::min<std::int64_t>(600, t + 150));
+          check_invariant(engine, tokens);
+        }
+        // Once everything cut away has been replaced, nothing remembers the rollback.
+        Engine<float> direct(options, shared_codec);
+        ingest(direct, tokens, 0, 600);
+        CHECK(Contents<float>(engine) == Contents<float>(direct));
+      }
+    }
+  }
+  Engine<float> engine({.shape = shape}, codec());
+  ingest(engine, tokens, 0, 10);
+  CHECK(contains(error_of([&] { engine.truncate(HostExec(), 11); }),
+                 "length is 11, expected 0 to 10"));
+  CHECK(contains(error_of([&] { engine.truncate(HostExec(), -1); }), "out_of_range"));
+  CHECK(engine.length() == 10);
+}
+
+TEST_CASE("a token has the same codes whether it came through the window or not") {
+  // Both paths encode the same bits of the same type, so a window type never changes codes.
+  const Tokens<bfloat16> tokens(5, 0, 128, shape);
+  Engine<bfloat16> through({.shape = shape, .window_capacity = 128}, codec());
+  for (std::int64_t t = 0; t < 128; ++t) {
+    ingest(through, tokens, t, t + 1);
+  }
+  through.flush(HostExec());
+  Engine<bfloat16> past({.shape = shape, .window_capacity = 0}, codec());
+  ingest(past, tokens, 0, 128);
+  CHECK(Contents<bfloat16>(through).history == Contents<bfloat16>(past).history);
+}
+
+TEST_CASE("a sliding window bounds memory and refuses to roll back into what is gone") {
+  const Tokens<float> tokens(5, 0, 4000, shape);
+  for (const bool compressed : {true, false}) {
+    for (const std::int64_t sinks : {0, 4}) {
+      const auto ledger = std::make_shared<turboquant::MemoryLedger>();
+      const CaptureOptions options{
+          .shape = shape, .sinks = sinks, .sliding_window = 300, .block_size = 64};
+      const auto chosen = compressed ? std::optional<Codec>(codec()) : std::nullopt;
+      Engine<float> engine(options, chosen, ledger);
+      std::size_t at_1000 = 0;
+      for (std::int64_t t = 0; t < 4000; t += 40) {
+        ingest(engine, tokens, t, t + 40);
+        check_invariant(engine, tokens);
+        CHECK(engine.history_begin() <= std::max(sinks, t + 40 - 300 - 8));
+        at_1000 = t == 960 ? ledger->total() : at_1000;
+      }
+      CHECK(ledger->total() == at_1000);
+      // One long chunk drops what it passes by and ends in the same state.
+      Engine<float> whole(options, chosen);
+      ingest(whole, tokens, 0, 4000);
+      CHECK(Contents<float>(whole) == Contents<float>(engine));
+
+      CHECK_NOTHROW(engine.truncate(HostExec(), 3992));
+      check_invariant(engine, tokens);
+      CHECK(contains(error_of([&] { engine.truncate(HostExec(), 3000); }),
+                     "have left the sliding window of 300"));
+      CHECK(engine.length() == 3992);
+      CHECK_NOTHROW(engine.truncate(HostExec(), 0));
+      ingest(engine, tokens, 0, 700);
+      check_invariant(engine, tokens);
+    }
+  }
+  CHECK(contains(error_of([] {
+                   Engine<float>({.shape = shape, .sliding_window = 10, .block_size = 0}, codec());
+                 }),
+                 "block_size is 0 (flat)"));
+}
+
+TEST_CASE("forks are independent and share memory until one writes") {
+  const AllocationCounter counter;
+  const Tokens<float> tokens(5, 0, 500, shape);
+  const Tokens<float> others(6, 0, 500, shape);
+  Engine<float> parent({.shape = shape, .sinks = 4, .block_size = 64}, codec());
+  ingest(parent, tokens, 0, 400);
+  const Contents<float> before(parent);
+  const std::int64_t allocated = counter.bytes();
+  Engine<float> child = parent.fork();
+  CHECK(counter.bytes() == allocated);
+  CHECK(Contents<float>(child) == before);
+  child.truncate(HostExec(), 100);
+  ingest(child, others, 100, 500);
+  CHECK(Contents<float>(parent) == before);
+  ingest(parent, tokens, 400, 500);
+  check_invariant(parent, tokens);
+  Engine<float> direct({.shape = shape, .sinks = 4, .block_size = 64}, codec());
+  ingest(direct, tokens, 0, 100);
+  ingest(direct, others, 100, 500);
+  CHECK(Contents<float>(child).window == Contents<float>(direct).window);
+  CHECK(Contents<float>(child).history == Contents<float>(direct).history);
+}
+
+TEST_CASE_TEMPLATE("paged caches are read in both layouts, scattered and from any first token", T,
+                   float, bfloat16) {
+  constexpr KVShape square{.kv_heads = 3, .key_dim = 16, .value_dim = 16};
+  const Codec square_codec(codec_options(16, 16));
+  constexpr std::int64_t block_size = 16;
+  constexpr std::int64_t count = 205;
+  const Tokens<T> tokens(5, 0, count, square);
+  const std::vector<std::int32_t> table{7, 3, 19, 0, 1, 12, 11, 10, 2, 5, 18, 17, 4};
+  for (const auto layout : {turboquant::BlockLayout::nhd, turboquant::BlockLayout::hnd}) {
+    const bool nhd = layout == turboquant::BlockLayout::nhd;
+    Kokkos::View<T*****, Kokkos::LayoutRight, Host> cache("cache", 2, 20, nhd ? 16 : 3,
+                                                          nhd ? 3 : 16, 16);
+    for (std::int64_t t = 0; t < count; ++t) {
+      const auto block = std::size_t(table[std::size_t(t / block_size)]);
+      const auto slot = std::size_t(t % block_size);
+      for (std::size_t h = 0; h < 3; ++h) {
+        for (std::size_t d = 0; d < 16; ++d) {
+          const std::size_t a = nhd ? slot : h;
+          const std::size_t b = nhd ? h : slot;
+          cache(0, block, a, b, d) = tokens.keys(std::size_t(t), h, d);
+          cache(1, block, a, b, d) = tokens.values(std::size_t(t), h, d);
+        }
+      }
+    }
+    const turboquant::PagedSource<Host, T> source{cache, layout};
+    Engine<T> paged({.shape = square}, square_codec);
+    paged.ingest_paged(HostExec(), source, table, 0, 150);
+    paged.ingest_paged(HostExec(), source, table, 150, 0);
+    paged.ingest_paged(HostExec(), source, table, 150, 55);
+    Engine<T> plain({.shape = square}, square_codec);
+    ingest(plain, tokens, 0, count);
+    const auto a = paged.view(HostExec());
+    const auto b = plain.view(HostExec());
+    CHECK(a.length == count);
+    CHECK(cache_test::history_bytes<T>(a.history, square_codec.format(), 3) ==
+          cache_test::history_bytes<T>(b.history, square_codec.format(), 3));
+    CHECK(cache_test::same_bits(cache_test::window_numbers(a, square),
+                                cache_test::window_numbers(b, square)));
+
+    const auto refused = [&](std::vector<std::int32_t> bad, std::int64_t first, std::int64_t n) {
+      const std::string error =
+          error_of([&] { paged.ingest_paged(HostExec(), source, bad, first, n); });
+      CHECK(paged.length() == count);
+      return error;
+    };
+    CHECK(contains(refused({0, 1}, 0, 33), "block_table has 2 entries, expected at least 3"));
+    CHECK(contains(refused({0, -1, 2}, 0, 40), "block_table[1] is -1, expected 0 to 19"));
+    CHECK(contains(refused({0, 20, 2}, 0, 40), "block_table[1] is 20"));
+    CHECK(contains(refused({0}, -1, 4), "first is -1"));
+    Engine<T> other({.shape = {.kv_heads = 2, .key_dim = 16, .value_dim = 16}}, square_codec);
+    CHECK(contains(error_of([&] { other.ingest_paged(HostExec(), source, table, 0, 10); }),
+                   "shape_mismatch"));
+  }
+}
+
+TEST_CASE("options outside their domain are refused by name") {
+  const auto refusal = [](const CaptureOptions& options) {
+    return error_of([&] { Engine<float>(options, codec()); });
+  };
+  CHECK(contains(refusal({.shape = shape, .window_capacity = -1}), "window_capacity is -1"));
+  CHECK(contains(refusal({.shape = shape, .sinks = -1}), "sinks is -1"));
+  CHECK(contains(refusal({.shape = shape, .sliding_window = -1}), "sliding_window is -1"));
+  CHECK(contains(refusal({.shape = shape, .rollback_tokens = 7}), "rollback_tokens is 7"));
+  CHECK(contains(refusal({.shape = shape, .block_size = 65}), "block_size is 65"));
+  CHECK(contains(
+      refusal({.shape = {.kv_heads = 2, .key_dim = 24, .value_dim = 24}}),
+      "the codec has key_dim 16 and value_dim 24, expected those of the shape, 24 and 24"));
+}

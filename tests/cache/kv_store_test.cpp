@@ -1,0 +1,398 @@
+#include "cache/cache_test_support.hpp"
+
+#include <turboquant/cache/kv_store.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <vector>
+
+using cache_test::AllocationCounter;
+using cache_test::bytes_of;
+using cache_test::codec_options;
+using cache_test::contains;
+using cache_test::error_of;
+using cache_test::HostExec;
+using cache_test::Tokens;
+using turboquant::CounterRng;
+using turboquant::KVStoreOptions;
+using turboquant::KVStoreView;
+using Codec = turboquant::TileCodec<Kokkos::HostSpace>;
+using Store = turboquant::CompressedKVStore<Kokkos::HostSpace>;
+
+namespace {
+
+void append(Store& store, const Tokens<float>& tokens, std::int64_t begin, std::int64_t end) {
+  store.append<float>(HostExec(), tokens.keys_from(begin, end), tokens.values_from(begin, end));
+}
+
+std::vector<std::byte> direct(const Codec& codec, int heads, const Tokens<float>& tokens,
+                              std::int64_t end) {
+  Store store(codec, heads);
+  append(store, tokens, 0, end);
+  return bytes_of(store);
+}
+
+std::vector<turboquant::TileCodecOptions> formats() {
+  std::vector<turboquant::TileCodecOptions> all{codec_options(64, 64), codec_options(80, 96, 2, 3),
+                                                codec_options(40, 48, 4, 2)};
+  auto sketch = codec_options(64, 64, 3, 2);
+  sketch.format.key_codec = turboquant::KeyCodec::inner_product;
+  sketch.format.value_group = 32;
+  all.push_back(sketch);
+  auto float8 = codec_options(48, 64, 8, 4);
+  float8.format.key_codec = turboquant::KeyCodec::float8;
+  float8.format.value_codec = turboquant::ValueCodec::codebook;
+  all.push_back(float8);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("an empty store answers everything") {
+  for (const std::int64_t block : {0, 128}) {
+    Store store(Codec(codec_options(64, 64)), 2, {.block_size = block});
+    CHECK(store.num_tokens() == 0);
+    CHECK(store.num_chunks() == 0);
+    CHECK(store.tile_bytes() == 0);
+    const KVStoreView view = store.view(HostExec());
+    CHECK(view.num_pages == 0);
+    CHECK(view.begin == view.end);
+    CHECK_NOTHROW(store.truncate(HostExec(), 0));
+    CHECK_NOTHROW(store.reset());
+    const Tokens<float> none(1, 0, 0, store.shape());
+    CHECK_NOTHROW(append(store, none, 0, 0));
+    CHECK(store.view(HostExec()) == view);
+  }
+}
+
+TEST_CASE("any chunking of the same tokens gives the same bytes, flat or paged") {
+  for (const auto& options : formats()) {
+    const Codec codec(options);
+    const Tokens<float> tokens(5, 0, 200, {2, options.format.key_dim, options.format.value_dim});
+    const auto expected = direct(codec, 2, tokens, 200);
+    CHECK(expected.size() == 2 * 4 * options.format.bytes());
+    const std::vector<std::vector<std::int64_t>> chunkings{
+        {1}, {7, 33}, {16, 16, 8}, {64}, {63, 1, 65, 71}, {5, 59}, {199, 1}};
+    for (const std::int64_t block : {0, 64, 128, 640}) {
+      for (const auto& chunks : chunkings) {
+        for (const bool read_between : {false, true}) {
+          Store store(codec, 2, {.block_size = block});
+          std::int64_t done = 0;
+          for (std::size_t i = 0; done < 200; ++i) {
+            const std::int64_t next = std::min<std::int64_t>(200, done + chunks[i % chunks.size()]);
+            append(store, tokens, done, next);
+            done = next;
+            if (read_between) {
+              static_cast<void>(store.view(HostExec()));
+            }
+          }
+          CHECK(bytes_of(store) == expected);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a token's bits do not depend on its neighbours, and stay when others come and go") {
+  const Codec codec(codec_options(64, 64));
+  const Tokens<float> tokens(5, 0, 100, {1, 64, 64});
+  const Tokens<float> others(6, 0, 100, {1, 64, 64});
+  Store store(codec, 1, {.block_size = 64});
+  append(store, tokens, 0, 40);
+  std::vector<float> key(64);
+  std::vector<float> scratch(128);
+  const auto key_of = [&](std::size_t token) {
+    const KVStoreView view = store.view(HostExec());
+    turboquant::decode_key(codec.tables(),
+                           cache_test::tile_of(view, codec.format(), std::int64_t(token), 0),
+                           token % 64, key.data(), scratch.data());
+    return key;
+  };
+  const auto before = key_of(17);
+  double error = 0;
+  double norm = 0;
+  for (std::size_t d = 0; d < 64; ++d) {
+    error += std::pow(double(before[d]) - double(tokens.keys(17, 0, d)), 2);
+    norm += std::pow(double(tokens.keys(17, 0, d)), 2);
+  }
+  CHECK(error / norm < 0.1);
+  append(store, others, 0, 100);
+  CHECK(key_of(17) == before);
+  store.truncate(HostExec(), 18);
+  CHECK(key_of(17) == before);
+  append(store, others, 0, 100);
+  CHECK(key_of(17) == before);
+}
+
+TEST_CASE("truncation, then appends, equals a store built directly") {
+  for (const auto& options : formats()) {
+    const Codec codec(options);
+    const turboquant::KVShape shape{2, options.format.key_dim, options.format.value_dim};
+    const Tokens<float> tokens(5, 0, 300, shape);
+    const Tokens<float> wrong(9, 0, 300, shape);
+    for (const std::int64_t block : {0, 64, 128}) {
+      for (const std::int64_t cut : {0, 1, 7, 63, 64, 65, 100, 127, 128, 199}) {
+        Store store(codec, 2, {.block_size = block});
+        append(store, tokens, 0, cut);
+        append(store, wrong, cut, 200);
+        store.truncate(HostExec(), cut);
+        CHECK(store.num_tokens() == cut);
+        CHECK(bytes_of(store) == direct(codec, 2, tokens, cut));
+        append(store, tokens, cut, 300);
+        CHECK(bytes_of(store) == direct(codec, 2, tokens, 300));
+      }
+    }
+  }
+  Store store(Codec(codec_options(64, 64)), 1);
+  const Tokens<float> tokens(5, 0, 10, {1, 64, 64});
+  append(store, tokens, 0, 7);
+  const auto before = bytes_of(store);
+  CHECK(contains(error_of([&] { store.truncate(HostExec(), 11); }), "end is 11, expected 0 to 7"));
+  CHECK(contains(error_of([&] { store.truncate(HostExec(), -1); }), "out_of_range"));
+  CHECK(bytes_of(store) == before);
+}
+
+TEST_CASE(
+    "500 random appends, reads, truncations and resets agree with a store built in one append") {
+  const Codec codec(codec_options(16, 16));
+  for (const std::int64_t block : {0, 64, 192}) {
+    Store store(codec, 1, {.block_size = block});
+    std::vector<std::uint64_t> tokens;  // the seed of every token
+    const CounterRng random(11, std::uint64_t(block));
+    std::uint64_t draw = 0;
+    std::uint64_t next_seed = 0;
+    for (int op = 0; op < 500; ++op) {
+      switch (random.below(draw++, 16)) {
+        case 0:
+          store.reset();
+          tokens.clear();
+          break;
+        case 1:
+        case 2: {
+          const auto keep = std::int64_t(random.below(draw++, std::uint32_t(tokens.size() + 1)));
+          store.truncate(HostExec(), keep);
+          tokens.resize(std::size_t(keep));
+          break;
+        }
+        case 3:
+        case 4:
+        case 5: {
+          Store rebuilt(codec, 1);
+          Tokens<float> all(0, 0, std::int64_t(tokens.size()), store.shape());
+          for (std::size_t t = 0; t < tokens.size(); ++t) {
+            const Tokens<float> one(tokens[t], 0, 1, store.shape());
+            for (std::size_t d = 0; d < 16; ++d) {
+              all.keys(t, 0, d) = one.keys(0, 0, d);
+              all.values(t, 0, d) = one.values(0, 0, d);
+            }
+          }
+          append(rebuilt, all, 0, std::int64_t(tokens.size()));
+          const KVStoreView first = store.view(HostExec());
+          const std::int64_t merged = store.tokens_merged();
+          CHECK(bytes_of(store) == bytes_of(rebuilt));
+          CHECK(store.view(HostExec()) == first);
+          CHECK(store.tokens_merged() == merged);
+          break;
+        }
+        default: {
+          const auto count = std::int64_t(1 + random.below(draw++, 9));
+          for (std::int64_t i = 0; i < count; ++i) {
+            const Tokens<float> one(next_seed, 0, 1, store.shape());
+            append(store, one, 0, 1);
+            tokens.push_back(next_seed++);
+          }
+        }
+      }
+      CHECK(store.num_tokens() == std::int64_t(tokens.size()));
+    }
+  }
+}
+
+TEST_CASE("reading after every flush of a million tokens copies each token O(1) times") {
+  const Codec codec(codec_options(16, 16, 2, 2));
+  const Tokens<float> tile(5, 0, 64, {1, 16, 16});
+  for (const std::int64_t block : {0, 4096}) {
+    const std::int64_t total = block == 0 ? 1 << 20 : 1 << 17;
+    const auto ledger = std::make_shared<turboquant::MemoryLedger>();
+    Store store(codec, 1, {.block_size = block}, ledger);
+    while (store.num_tokens() < total) {
+      append(store, tile, 0, 64);
+      const KVStoreView view = store.view(HostExec());
+      REQUIRE(view.end == store.num_tokens());
+    }
+    const std::size_t content = std::size_t(total) / 64 * codec.format().bytes();
+    CHECK(ledger->peak() < content * 5 / 2);
+    if (block == 0) {
+      MESSAGE("flat: each token was copied ", double(store.tokens_merged()) / double(total),
+              " times, peak ", double(ledger->peak()) / double(content), " x the final size");
+      CHECK(store.tokens_merged() <= 6 * total);
+      CHECK(store.num_chunks() == 1);
+      CHECK(ledger->total() <= content * 5 / 4 + 64);
+    } else {
+      CHECK(store.tokens_merged() == 0);
+      CHECK(ledger->total() <= content + (std::size_t{2} << 20U));
+    }
+  }
+}
+
+TEST_CASE("single-token appends with a read after each cost the same per token at any length") {
+  const Codec codec(codec_options(16, 16, 2, 2));
+  const auto copies = [&](std::int64_t total) {
+    Store store(codec, 1);
+    const Tokens<float> one(5, 0, 1, {1, 16, 16});
+    for (std::int64_t i = 0; i < total; ++i) {
+      append(store, one, 0, 1);
+      static_cast<void>(store.view(HostExec()));
+    }
+    return store.tokens_merged();
+  };
+  const std::int64_t ten = copies(10000);
+  const std::int64_t twenty = copies(20000);
+  CHECK(twenty <= 3 * ten);
+  CHECK(twenty <= 6 * 20000);
+}
+
+TEST_CASE("chunks and their merged form are not both kept") {
+  const AllocationCounter counter;
+  const Codec codec(codec_options(64, 64));
+  const std::int64_t tables = counter.bytes();
+  const auto ledger = std::make_shared<turboquant::MemoryLedger>();
+  Store store(codec, 2, {}, ledger);
+  const Tokens<float> tokens(5, 0, 128, {2, 64, 64});
+  for (int i = 0; i < 64; ++i) {
+    append(store, tokens, 0, 128);
+  }
+  CHECK(store.num_chunks() == 64);
+  static_cast<void>(store.view(HostExec()));
+  CHECK(store.num_chunks() == 1);
+  const std::int64_t content = 64 * 2 * 2 * std::int64_t(codec.format().bytes());
+  CHECK(counter.bytes() - tables == std::int64_t(ledger->total()));
+  CHECK(std::int64_t(store.tile_bytes() + store.table_bytes()) == std::int64_t(ledger->total()));
+  CHECK(std::int64_t(ledger->total()) <= content * 11 / 10);
+  CHECK(std::int64_t(ledger->peak()) <= content * 21 / 10);
+}
+
+TEST_CASE("forks share pages, copy on write, and never change each other") {
+  const Codec codec(codec_options(64, 64));
+  const Tokens<float> tokens(5, 0, 300, {2, 64, 64});
+  const Tokens<float> others(6, 0, 300, {2, 64, 64});
+  for (const std::int64_t block : {0, 64, 128}) {
+    CAPTURE(block);
+    const auto ledger = std::make_shared<turboquant::MemoryLedger>();
+    Store parent(codec, 2, {.block_size = block}, ledger);
+    append(parent, tokens, 0, 150);
+    const auto parent_bytes = bytes_of(parent);
+    const std::size_t pages = ledger->bytes(turboquant::MemoryKind::pages);
+    Store child = parent.fork();
+    CHECK(ledger->bytes(turboquant::MemoryKind::pages) == pages);
+    CHECK(bytes_of(child) == parent_bytes);
+
+    append(child, others, 0, 100);
+    CHECK(bytes_of(parent) == parent_bytes);
+    Store expected(codec, 2);
+    append(expected, tokens, 0, 150);
+    append(expected, others, 0, 100);
+    CHECK(bytes_of(child) == bytes_of(expected));
+
+    // The parent has its last page for itself now and writes in place.
+    append(parent, tokens, 150, 300);
+    CHECK(bytes_of(parent) == direct(codec, 2, tokens, 300));
+    CHECK(bytes_of(child) == bytes_of(expected));
+
+    // Cut inside shared memory: the other one keeps its tokens, the cut one starts over cleanly.
+    Store cut = parent.fork();
+    cut.truncate(HostExec(), 70);
+    append(cut, others, 0, 10);
+    CHECK(bytes_of(parent) == direct(codec, 2, tokens, 300));
+    Store cut_expected(codec, 2);
+    append(cut_expected, tokens, 0, 70);
+    append(cut_expected, others, 0, 10);
+    CHECK(bytes_of(cut) == bytes_of(cut_expected));
+  }
+}
+
+TEST_CASE(
+    "pages of a shared pool come back, and the pool's limit is a clear refusal that changes "
+    "nothing") {
+  const Codec codec(codec_options(64, 64));
+  const std::size_t page = Store::page_bytes(codec.format(), 2, 64);
+  const auto ledger = std::make_shared<turboquant::MemoryLedger>(page * 5 + 4096);
+  const auto pool = std::make_shared<turboquant::PagePool<Kokkos::HostSpace>>(
+      ledger, turboquant::PagePoolOptions{.page_bytes = page, .slab_pages = 1});
+  const Tokens<float> tokens(5, 0, 400, {2, 64, 64});
+  Store first(codec, 2, {.block_size = 64}, ledger, pool);
+  append(first, tokens, 0, 200);
+  {
+    Store second(codec, 2, {.block_size = 64}, ledger, pool);
+    append(second, tokens, 0, 64);
+    CHECK(pool->used_pages() == 5);
+    const auto before = bytes_of(first);
+    CHECK(contains(error_of([&] { append(first, tokens, 200, 300); }), "capacity"));
+    CHECK(first.num_tokens() == 200);
+    CHECK(bytes_of(first) == before);
+    CHECK(contains(error_of([&] { append(second, tokens, 64, 400); }), "capacity"));
+    CHECK(second.num_tokens() == 64);
+    CHECK_NOTHROW(append(first, tokens, 200, 256));  // fits the last tile
+  }
+  CHECK(pool->used_pages() == 4);
+  append(first, tokens, 256, 300);
+  CHECK(bytes_of(first) == direct(codec, 2, tokens, 300));
+}
+
+TEST_CASE(
+    "rows of another shape and numbers that are not finite are refused, and nothing is stored") {
+  const Codec codec(codec_options(64, 64));
+  Store store(codec, 3, {.block_size = 64});
+  const Tokens<float> good(5, 0, 70, {3, 64, 64});
+  append(store, good, 0, 70);
+  const auto before = bytes_of(store);
+  const Tokens<float> four_heads(5, 0, 3, {4, 64, 64});  // as many numbers as 4 tokens of 3 heads
+  CHECK(contains(error_of([&] { append(store, four_heads, 0, 3); }),
+                 "keys is (3, 4, 64), expected (tokens, 3, 64)"));
+  const Tokens<float> other_dim(5, 0, 3, {3, 64, 32});
+  CHECK(contains(error_of([&] { append(store, other_dim, 0, 3); }), "values is (3, 3, 32)"));
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    Tokens<float> poisoned(5, 0, 3, {3, 64, 64});
+    poisoned.values(1, 2, 63) = bad;
+    CHECK(contains(error_of([&] { append(store, poisoned, 0, 3); }),
+                   "values(1, 2, 63) is NaN or infinite"));
+  }
+  CHECK(store.num_tokens() == 70);
+  CHECK(bytes_of(store) == before);
+  CHECK(contains(error_of([&] { Store(codec, 3, {.block_size = 100}); }), "block_size is 100"));
+  CHECK(contains(error_of([&] { Store(codec, 0); }), "kv_heads is 0"));
+  const auto ledger = std::make_shared<turboquant::MemoryLedger>();
+  const auto pool = std::make_shared<turboquant::PagePool<Kokkos::HostSpace>>(
+      ledger, turboquant::PagePoolOptions{.page_bytes = 64});
+  CHECK(contains(error_of([&] { Store(codec, 3, {.block_size = 64}, ledger, pool); }),
+                 "pool->page_bytes() is 64"));
+}
+
+TEST_CASE("keys and values of different sizes are stored with their own") {
+  for (const auto& [key_dim, value_dim] : {std::pair{192, 128}, std::pair{576, 512}}) {
+    const Codec codec(codec_options(key_dim, value_dim));
+    Store store(codec, 1, {.block_size = 64});
+    const Tokens<float> tokens(5, 0, 20, {1, key_dim, value_dim});
+    append(store, tokens, 0, 20);
+    CHECK(codec.format().key_scales_offset() == 64U * (std::size_t(key_dim) * 3 / 8));
+    CHECK(store.tile_bytes() == codec.format().bytes());
+  }
+}
+
+TEST_CASE("the published slot sizes are what a page costs") {
+  // 4-bit keys and values at 128: 64 + 2 + 64 + 4; 3-bit keys, 4-bit values at 80: 30 + 2 + 40 + 4.
+  const Codec four(codec_options(128, 128, 4, 4));
+  CHECK(four.format().slot_bytes() == 134);
+  CHECK(Store::page_bytes(four.format(), 8, 64) == 4U * 17152);
+  CHECK(Codec(codec_options(80, 80, 3, 4)).format().slot_bytes() == 76);
+  Store store(four, 8, {.block_size = 64});
+  const Tokens<float> tokens(5, 0, 64, {8, 128, 128});
+  append(store, tokens, 0, 64);
+  CHECK(store.tile_bytes() == 64U * 8 * 134);
+}

@@ -1,0 +1,125 @@
+#include "cache/cache_test_support.hpp"
+
+#include <turboquant/cache/page_pool.hpp>
+
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <set>
+#include <vector>
+
+using cache_test::AllocationCounter;
+using cache_test::contains;
+using cache_test::error_of;
+using turboquant::MemoryKind;
+using turboquant::MemoryLedger;
+using Pool = turboquant::PagePool<Kokkos::HostSpace>;
+
+TEST_CASE("pages are distinct, aligned, and counted while anyone holds them") {
+  const auto ledger = std::make_shared<MemoryLedger>();
+  Pool pool(ledger, {.page_bytes = 100, .slab_pages = 4});
+  CHECK(pool.page_bytes() == 128);
+  std::vector<Pool::Page> pages;
+  std::set<std::byte*> distinct;
+  for (int i = 0; i < 9; ++i) {
+    pages.push_back(pool.acquire());
+    distinct.insert(pages.back().get());
+    CHECK(reinterpret_cast<std::uintptr_t>(pages.back().get()) % 64 == 0);
+  }
+  CHECK(distinct.size() == 9);
+  CHECK(pool.num_pages() == 12);
+  CHECK(pool.free_pages() == 3);
+  Pool::Page second_owner = pages[0];
+  pages[0] = nullptr;
+  CHECK(pool.used_pages() == 9);
+  second_owner = nullptr;
+  CHECK(pool.used_pages() == 8);
+  CHECK(ledger->total() == 12 * 128);
+}
+
+TEST_CASE("the ledger holds what the allocator handed out, to the byte, and nothing afterwards") {
+  const AllocationCounter counter;
+  {
+    const auto ledger = std::make_shared<MemoryLedger>();
+    Pool pool(ledger, {.page_bytes = 4000, .slab_pages = 3});
+    const auto page = pool.acquire();
+    CHECK(counter.bytes() == std::int64_t(ledger->total()));
+    pool.reserve(10);
+    CHECK(counter.bytes() == std::int64_t(ledger->total()));
+    CHECK(ledger->bytes(MemoryKind::pages) == ledger->total());
+    pool.trim();
+    CHECK(counter.bytes() == 3 * 4032);
+    CHECK(counter.bytes() == std::int64_t(ledger->total()));
+  }
+  CHECK(counter.bytes() == 0);
+}
+
+TEST_CASE("a page outlives its pool") {
+  const auto ledger = std::make_shared<MemoryLedger>();
+  Pool::Page page;
+  {
+    Pool pool(ledger, {.page_bytes = 64, .slab_pages = 1});
+    page = pool.acquire();
+  }
+  std::memset(page.get(), 1, 64);
+  CHECK(ledger->total() == 64);
+  page = nullptr;
+  CHECK(ledger->total() == 0);
+}
+
+TEST_CASE("the limit is hard, the last bytes below it are used, and a refusal changes nothing") {
+  const auto ledger = std::make_shared<MemoryLedger>(64 * 10 + 63);
+  Pool pool(ledger, {.page_bytes = 64, .slab_pages = 4});
+  std::vector<Pool::Page> pages;
+  for (int i = 0; i < 10; ++i) {
+    pages.push_back(pool.acquire());
+  }
+  const std::string refusal = error_of([&] { pages.push_back(pool.acquire()); });
+  CHECK(contains(refusal, "capacity"));
+  CHECK(contains(refusal,
+                 "64 bytes do not fit the memory limit of 703 bytes, of which 640 are in use"));
+  CHECK(pages.size() == 10);
+  CHECK(pool.num_pages() == 10);
+  CHECK(pool.free_pages() == 0);
+  pages.pop_back();
+  CHECK(contains(error_of([&] { pool.reserve(2); }), "1 more pages of 64 bytes are needed"));
+  CHECK(ledger->total() == 640);
+  CHECK_NOTHROW(pool.reserve(1));
+}
+
+TEST_CASE("trim frees only allocations without a used page") {
+  const auto ledger = std::make_shared<MemoryLedger>();
+  Pool pool(ledger, {.page_bytes = 64, .slab_pages = 2});
+  std::vector<Pool::Page> pages;
+  for (int i = 0; i < 6; ++i) {
+    pages.push_back(pool.acquire());
+  }
+  // Two pages of one allocation, one of another.
+  pages.erase(pages.begin(), pages.begin() + 3);
+  pool.trim();
+  CHECK(pool.num_pages() == 4);
+  CHECK(pool.free_pages() == 1);
+  const auto reused = pool.acquire();
+  CHECK(pool.num_pages() == 4);
+}
+
+TEST_CASE("arguments outside their domain are refused by name") {
+  const auto ledger = std::make_shared<MemoryLedger>();
+  CHECK(contains(error_of([&] { Pool(ledger, {}); }), "page_bytes is 0, expected 1 to 2^40"));
+  CHECK(contains(error_of([&] { Pool(nullptr, {.page_bytes = 64}); }), "ledger is null"));
+}
+
+TEST_CASE("the ledger's peak is the most that was in use at once") {
+  MemoryLedger ledger(100);
+  ledger.charge(MemoryKind::exact, 60, "first");
+  ledger.credit(MemoryKind::exact, 60);
+  ledger.charge(MemoryKind::tables, 30, "second");
+  CHECK(ledger.peak() == 60);
+  ledger.reset_peak();
+  CHECK(ledger.peak() == 30);
+  CHECK(ledger.available() == 70);
+  CHECK(contains(error_of([&] { ledger.charge(MemoryKind::pages, 71, "third"); }),
+                 "third: 71 bytes do not fit"));
+  ledger.set_limit(10);
+  CHECK(ledger.available() == 0);
+}

@@ -1,0 +1,428 @@
+// Tiles hold the very codes and scales of the host quantizers, whatever the chunking, the execution
+// space and the instruction set.
+
+#include <turboquant/device/encode_tiles.hpp>
+#include <turboquant/device/tile_decoder.hpp>
+#include <turboquant/quant/inner_product_quantizer.hpp>
+#include <turboquant/quant/value_quantizer.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+using namespace turboquant;
+
+namespace {
+
+using Exec = Kokkos::DefaultHostExecutionSpace;
+using Memory = Kokkos::HostSpace;
+
+/// Rows with everything that quantizers treat specially: outliers, zeros, ties, constants, tiny and
+/// huge rows.
+std::vector<float> make_rows(std::size_t rows, std::size_t dim, std::uint64_t stream) {
+  const CounterRng rng(11, stream);
+  std::vector<float> out(rows * dim);
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t d = 0; d < dim; ++d) {
+      const std::uint64_t i = 2 * (row * dim + d);
+      const double radius = std::sqrt(-2 * std::log(rng.uniform(i)));
+      auto x = static_cast<float>(radius * std::cos(6.283185307179586 * rng.uniform(i + 1)));
+      switch (row % 16) {
+        case 3: x = d % 7 == 0 ? 40 * x : x; break;
+        case 4: x = 0; break;
+        case 5: x = d == 0 ? 1.0F : 0.0F; break;
+        case 6: x = 1.5F; break;
+        case 7: x *= 1e-30F; break;
+        case 8: x *= 1e30F; break;
+        case 9: x *= 1e-42F; break;
+        case 10: x = static_cast<float>(d % 16) * 0.5F; break;
+        case 11: x = std::round(x * 4) / 8; break;
+        case 12: x = d % 2 == 0 ? -0.0F : 0.0F; break;
+        case 13: x += 100; break;
+        default: break;
+      }
+      out[row * dim + d] = x;
+    }
+  }
+  return out;
+}
+
+struct Tiles {
+  std::vector<std::byte> memory;
+  [[nodiscard]] const std::byte* tile(std::size_t index, std::size_t bytes) const {
+    return memory.data() + index * bytes;
+  }
+};
+
+/// All heads of `tokens` tokens, flat: [head][tile]. Written in pieces of `chunk` tokens over
+/// memory full of ones.
+template <class ExecutionSpace, class T>
+Tiles encode(const ExecutionSpace& exec, const TileCodec<Memory>& codec, int heads,
+             const std::vector<T>& keys, const std::vector<T>& values, int chunk,
+             HostArch arch = HostArch::automatic) {
+  const TileFormat& format = codec.format();
+  const auto tokens = static_cast<int>(keys.size()) / heads / format.key_dim;
+  const int num_tiles = (tokens + 63) / 64;
+  Tiles tiles;
+  tiles.memory.assign(static_cast<std::size_t>(heads * num_tiles) * format.bytes(),
+                      std::byte{0xFF});
+  for (int token = 0; token < tokens;) {
+    const int count = std::min({chunk, tokens - token, 64 - token % 64});
+    Kokkos::View<EncodeJob*, Memory> jobs("jobs", 1);
+    jobs(0).keys =
+        dense_rows(keys.data() + static_cast<std::ptrdiff_t>(token) * heads * format.key_dim, heads,
+                   format.key_dim);
+    jobs(0).values =
+        dense_rows(values.data() + static_cast<std::ptrdiff_t>(token) * heads * format.value_dim,
+                   heads, format.value_dim);
+    jobs(0).tile = tiles.memory.data() + static_cast<std::size_t>(token / 64) * format.bytes();
+    jobs(0).head_stride =
+        static_cast<std::int64_t>(num_tiles) * static_cast<std::int64_t>(format.bytes());
+    jobs(0).first_slot = token % 64;
+    jobs(0).count = count;
+    jobs(0).clear_from = token % 64;
+    encode_tiles(exec, codec, heads, Kokkos::View<const EncodeJob*, Memory>(jobs), arch);
+    exec.fence();
+    token += count;
+  }
+  return tiles;
+}
+
+TileCodecOptions make_options(KeyCodec keys, int key_bits, int key_dim, ValueCodec values,
+                              int value_bits, int value_dim, int group) {
+  TileCodecOptions options;
+  options.format.key_codec = keys;
+  options.format.key_bits = key_bits;
+  options.format.key_dim = key_dim;
+  options.format.value_codec = values;
+  options.format.value_bits = value_bits;
+  options.format.value_dim = value_dim;
+  options.format.value_group = group;
+  options.seed = 42;
+  return options;
+}
+
+std::vector<TileCodecOptions> all_options() {
+  std::vector<TileCodecOptions> all;
+  for (const int dim : {16, 40, 80, 96, 128, 192, 256, 576}) {
+    for (const int bits : {2, 3, 4}) {
+      all.push_back(make_options(KeyCodec::mse, bits, dim, ValueCodec::grouped, bits, dim,
+                                 dim % 32 == 0 ? 32 : 8));
+    }
+    all.push_back(make_options(KeyCodec::inner_product, 3, dim, ValueCodec::codebook, 3, dim, dim));
+    all.push_back(make_options(KeyCodec::float8, 8, dim, ValueCodec::grouped, 4, dim, dim));
+  }
+  auto ip4 = make_options(KeyCodec::inner_product, 4, 128, ValueCodec::codebook, 4, 64, 64);
+  ip4.value_scale_rule = ScaleRule::unit;
+  all.push_back(ip4);
+  auto plain = make_options(KeyCodec::mse, 3, 64, ValueCodec::codebook, 2, 128, 128);
+  plain.key_scale_rule = ScaleRule::least_squares;
+  all.push_back(plain);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("tiles hold the codes and scales of the host quantizers") {
+  for (const TileCodecOptions& options : all_options()) {
+    const TileFormat& format = options.format;
+    CAPTURE(format.key_dim);
+    CAPTURE(static_cast<int>(format.key_codec));
+    CAPTURE(format.key_bits);
+    const TileCodec<Memory> codec(options);
+    const auto key_dim = static_cast<std::size_t>(format.key_dim);
+    const auto value_dim = static_cast<std::size_t>(format.value_dim);
+    const std::size_t tokens = 130;
+    const std::vector<float> keys = make_rows(tokens, key_dim, 0);
+    const std::vector<float> values = make_rows(tokens, value_dim, 1);
+    const Tiles tiles = encode(Exec(), codec, 1, keys, values, 64);
+
+    bool codes_equal = true;
+    bool scales_equal = true;
+    const auto half = [&](std::size_t token, std::size_t offset, std::size_t group = 0) {
+      return read_tile_half(tiles.tile(token / 64, format.bytes()), offset,
+                            64 * group + token % 64);
+    };
+    const MseQuantizerOptions key_options{.scale_rule = format.key_codec == KeyCodec::inner_product
+                                                            ? ScaleRule::plain
+                                                            : options.key_scale_rule,
+                                          .codebook = CodebookKind::integer_grid};
+    const HadamardRotation rotation(format.key_dim, options.seed);
+    const auto compare_keys = [&](const EncodedVectors& expected) {
+      for (std::size_t token = 0; token < tokens; ++token) {
+        const std::byte* tile = tiles.tile(token / 64, format.bytes());
+        for (std::size_t d = 0; d < key_dim; ++d) {
+          codes_equal =
+              codes_equal && read_key_code(format, tile, token % 64, d) ==
+                                 read_code(expected.row(token), d, format.key_code_bits());
+        }
+        scales_equal =
+            scales_equal && half(token, format.key_scales_offset()) == expected.scales[token];
+      }
+    };
+    if (format.key_codec == KeyCodec::mse) {
+      compare_keys(MseQuantizer<>(rotation, format.key_bits, key_options).encode(keys));
+    } else if (format.key_codec == KeyCodec::inner_product) {
+      const OrthogonalSketch<HadamardRotation> sketch(
+          HadamardRotation(format.key_dim, options.sketch_seed()));
+      const InnerProductQuantizer<HadamardRotation, OrthogonalSketch<HadamardRotation>> quantizer(
+          rotation, format.key_bits, sketch, key_options);
+      const EncodedSketches expected = quantizer.encode(keys);
+      compare_keys(expected.mse);
+      for (std::size_t token = 0; token < tokens; ++token) {
+        for (std::size_t d = 0; d < key_dim; ++d) {
+          codes_equal =
+              codes_equal &&
+              read_key_sign(format, tiles.tile(token / 64, format.bytes()), token % 64, d) ==
+                  read_code(expected.signs.data() + token * expected.sign_bytes, d, 1);
+        }
+        scales_equal = scales_equal && half(token, format.residual_scales_offset()) ==
+                                           expected.residual_scales[token];
+      }
+    } else {
+      for (std::size_t token = 0; token < tokens; ++token) {
+        for (std::size_t d = 0; d < key_dim; ++d) {
+          codes_equal = codes_equal &&
+                        read_key_code(format, tiles.tile(token / 64, format.bytes()), token % 64,
+                                      d) == float8_e4m3::from_float(keys[token * key_dim + d]).bits;
+        }
+      }
+    }
+    CHECK(codes_equal);
+    CHECK(scales_equal);
+
+    const unsigned top = (1U << static_cast<unsigned>(format.value_bits)) - 1U;
+    if (format.value_codec == ValueCodec::codebook) {
+      const MseQuantizer<> quantizer(
+          HadamardRotation(format.value_dim, options.value_seed()), format.value_bits,
+          {.scale_rule = options.value_scale_rule, .codebook = CodebookKind::integer_grid});
+      const EncodedVectors expected = quantizer.encode(values);
+      for (std::size_t token = 0; token < tokens; ++token) {
+        const bool mirrored = token % 2 != 0;
+        for (std::size_t d = 0; d < value_dim; ++d) {
+          const unsigned code = read_code(expected.row(token), d, format.value_bits);
+          codes_equal =
+              codes_equal && read_value_code(format, tiles.tile(token / 64, format.bytes()),
+                                             token % 64, d) == (mirrored ? top - code : code);
+        }
+        scales_equal =
+            scales_equal && half(token, format.value_scales_offset()) ==
+                                (mirrored ? -expected.scales[token] : expected.scales[token]);
+      }
+    } else {
+      // Odd tokens are the mirror image: the quantizer's codes of the negated vector.
+      std::vector<float> mirrored_values = values;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        mirrored_values[i] = i / value_dim % 2 != 0 ? -values[i] : values[i];
+      }
+      const ValueQuantizer quantizer(format.value_dim, format.value_bits,
+                                     {.group_size = format.value_group});
+      const EncodedValues expected = quantizer.encode(mirrored_values);
+      for (std::size_t token = 0; token < tokens; ++token) {
+        const float sign = token % 2 != 0 ? -1.0F : 1.0F;
+        for (std::size_t d = 0; d < value_dim; ++d) {
+          codes_equal =
+              codes_equal &&
+              read_value_code(format, tiles.tile(token / 64, format.bytes()), token % 64, d) ==
+                  read_code(expected.codes.data() + token * expected.code_bytes, d,
+                            format.value_bits);
+        }
+        for (std::size_t group = 0; group < format.value_groups(); ++group) {
+          const std::size_t at = token * format.value_groups() + group;
+          scales_equal = scales_equal && half(token, format.value_scales_offset(), group) ==
+                                             sign * expected.scales[at];
+          scales_equal = scales_equal && half(token, format.value_zeros_offset(), group) ==
+                                             sign * expected.zeros[at];
+        }
+      }
+    }
+    CHECK(codes_equal);
+    CHECK(scales_equal);
+  }
+}
+
+TEST_CASE("any chunking, execution space and instruction set gives the same bytes") {
+  for (const TileCodecOptions& options : all_options()) {
+    const TileFormat& format = options.format;
+    CAPTURE(format.key_dim);
+    CAPTURE(static_cast<int>(format.key_codec));
+    CAPTURE(format.key_bits);
+    const TileCodec<Memory> codec(options);
+    const int heads = 2;
+    const std::size_t rows = 150 * heads;
+    const std::vector<float> keys = make_rows(rows, static_cast<std::size_t>(format.key_dim), 2);
+    const std::vector<float> values =
+        make_rows(rows, static_cast<std::size_t>(format.value_dim), 3);
+    const Tiles expected =
+        encode(Kokkos::Serial(), codec, heads, keys, values, 64, HostArch::portable);
+    for (const int chunk : {1, 3, 8, 17, 50}) {
+      CHECK(encode(Exec(), codec, heads, keys, values, chunk, HostArch::portable).memory ==
+            expected.memory);
+    }
+    for (const HostArch arch : {HostArch::automatic, HostArch::avx2, HostArch::avx512}) {
+      if (host_arch_available(arch)) {
+        CHECK(encode(Exec(), codec, heads, keys, values, 64, arch).memory == expected.memory);
+        CHECK(encode(Exec(), codec, heads, keys, values, 11, arch).memory == expected.memory);
+      }
+    }
+    // One lane, as a device encodes.
+    std::vector<std::byte> tile(format.bytes(), std::byte{0xFF});
+    detail::EncodeArguments in;
+    in.keys = dense_rows(keys.data(), heads, format.key_dim);
+    in.values = dense_rows(values.data(), heads, format.value_dim);
+    in.count = 64;
+    in.tile = tile.data();
+    detail::encode_slots<detail::PortableEncodeSteps<1>>(codec.tables(), in);
+    CHECK(tile == std::vector<std::byte>(
+                      expected.memory.begin(),
+                      expected.memory.begin() + static_cast<std::ptrdiff_t>(format.bytes())));
+  }
+}
+
+TEST_CASE("half-precision rows give the bytes of the same rows in float") {
+  const TileCodec<Memory> codec{TileCodecOptions{}};
+  const std::vector<float> keys = make_rows(64, 128, 4);
+  const std::vector<float> values = make_rows(64, 128, 5);
+  const auto check = [&](auto half) {
+    using Half = decltype(half);
+    std::vector<Half> half_keys;
+    std::vector<Half> half_values;
+    std::vector<float> same_keys;
+    std::vector<float> same_values;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const float limit = 60000;
+      half_keys.push_back(Half::from_float(std::fmin(std::fmax(keys[i], -limit), limit)));
+      half_values.push_back(Half::from_float(std::fmin(std::fmax(values[i], -limit), limit)));
+      same_keys.push_back(half_keys.back().to_float());
+      same_values.push_back(half_values.back().to_float());
+    }
+    CHECK(encode(Exec(), codec, 1, half_keys, half_values, 64).memory ==
+          encode(Exec(), codec, 1, same_keys, same_values, 64).memory);
+  };
+  check(float16{});
+  check(bfloat16{});
+}
+
+TEST_CASE("the kernel form of a rotation gives the bits of the host's") {
+  for (const int dim : {16, 24, 80, 96, 112, 120, 128, 160, 192, 256, 512, 576}) {
+    const HadamardRotation rotation(dim, 9);
+    HadamardTransform transform;
+    transform.dim = static_cast<std::size_t>(dim);
+    transform.rounds = static_cast<std::size_t>(rotation.rounds());
+    transform.signs = rotation.signs().data();
+    transform.source = rotation.permutations().empty() ? nullptr : rotation.permutations().data();
+    const std::vector<float> rows = make_rows(4, static_cast<std::size_t>(dim), 6);
+    std::vector<float> lanes(rows.size());
+    std::vector<float> scratch(rows.size());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      lanes[i % static_cast<std::size_t>(dim) * 4 + i / static_cast<std::size_t>(dim)] = rows[i];
+    }
+    std::vector<float> back = lanes;
+    transform.forward<4>(lanes.data(), scratch.data());
+    transform.inverse<4>(back.data(), scratch.data());
+    bool same = true;
+    for (std::size_t lane = 0; lane < 4; ++lane) {
+      const std::span<const float> row(rows.data() + lane * static_cast<std::size_t>(dim),
+                                       static_cast<std::size_t>(dim));
+      std::vector<float> expected(row.size());
+      rotation.apply(row, expected);
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        same = same && lanes[4 * i + lane] == expected[i];
+      }
+      rotation.apply_inverse(row, expected);
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        same = same && back[4 * i + lane] == expected[i];
+      }
+    }
+    CHECK(same);
+  }
+}
+
+TEST_CASE("numbers that are not finite are found, and harm nothing if nobody looked") {
+  const TileCodec<Memory> codec{TileCodecOptions{}};
+  std::vector<float> rows = make_rows(6, 128, 7);
+  const RowView view = dense_rows(rows.data(), 2, 128);
+  CHECK(first_non_finite(Exec(), view, 3, 2, 128) == -1);
+  CHECK(first_non_finite(Exec(), view, 0, 2, 128) == -1);
+  rows[300] = std::numeric_limits<float>::infinity();
+  rows[500] = std::numeric_limits<float>::quiet_NaN();
+  CHECK(first_non_finite(Exec(), view, 3, 2, 128) == 300);
+  rows[300] = 0;
+  CHECK(first_non_finite(Exec(), view, 3, 2, 128) == 500);
+  CHECK_NOTHROW(encode(Exec(), codec, 2, rows, rows, 64));
+}
+
+TEST_CASE("jobs outside their domain are refused before anything is written") {
+  const TileCodec<Memory> codec{TileCodecOptions{}};
+  const std::vector<float> rows(64 * 128, 1.0F);
+  std::vector<std::byte> tile(codec.format().bytes(), std::byte{0x5A});
+  const auto message = [&](const auto& change) {
+    Kokkos::View<EncodeJob*, Memory> jobs("jobs", 2);
+    for (std::size_t i = 0; i < 2; ++i) {
+      jobs(i).keys = dense_rows(rows.data(), 1, 128);
+      jobs(i).values = dense_rows(rows.data(), 1, 128);
+      jobs(i).tile = tile.data();
+      jobs(i).count = i == 0 ? 64 : 0;
+    }
+    change(jobs(1));
+    try {
+      encode_tiles(Exec(), codec, 1, Kokkos::View<const EncodeJob*, Memory>(jobs));
+    } catch (const Error& error) {
+      CHECK(tile == std::vector<std::byte>(tile.size(), std::byte{0x5A}));
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  CHECK(message([](EncodeJob& job) { job.first_slot = -1; }) ==
+        "encode_tiles: jobs[1].first_slot is -1, expected 0 to 64");
+  CHECK(message([](EncodeJob& job) {
+          job.first_slot = 60;
+          job.count = 5;
+        }) == "encode_tiles: jobs[1].count is 5, expected 0 to 64 - first_slot");
+  CHECK(message([](EncodeJob& job) { job.clear_from = 65; }) ==
+        "encode_tiles: jobs[1].clear_from is 65, expected 0 to 64");
+  CHECK(message([](EncodeJob& job) { job.tile = nullptr; }) ==
+        "encode_tiles: jobs[1].tile is null, expected memory");
+  CHECK(message([](EncodeJob& job) {
+          job.count = 1;
+          job.keys.data = nullptr;
+        }) == "encode_tiles: jobs[1].keys or values is null, expected 1 rows");
+}
+
+TEST_CASE("golden tile: the bytes of version 1 do not change") {
+  // FNV-1a of the tile of 64 rows made by the loop below. Written by this test when the format was
+  // fixed.
+  const auto fingerprint = [](const TileCodecOptions& options) {
+    const TileCodec<Memory> codec(options);
+    const auto make = [](int dim, unsigned salt) {
+      std::vector<float> rows(64 * static_cast<std::size_t>(dim));
+      std::uint32_t state = 12345U + salt;
+      for (float& x : rows) {
+        state = state * 1664525U + 1013904223U;
+        x = static_cast<float>(static_cast<int>(state >> 16U) - 32768) / 16384.0F;
+      }
+      return rows;
+    };
+    const Tiles tiles = encode(Exec(), codec, 1, make(options.format.key_dim, 0),
+                               make(options.format.value_dim, 1), 64);
+    std::uint64_t hash = 0xCBF29CE484222325U;
+    for (const std::byte byte : tiles.memory) {
+      hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001B3U;
+    }
+    return hash;
+  };
+  CHECK(fingerprint(make_options(KeyCodec::mse, 3, 128, ValueCodec::grouped, 4, 128, 128)) ==
+        17182397960820692809U);
+  CHECK(fingerprint(make_options(KeyCodec::mse, 2, 80, ValueCodec::grouped, 2, 80, 80)) ==
+        12020644579201768071U);
+  CHECK(fingerprint(make_options(KeyCodec::mse, 4, 256, ValueCodec::grouped, 3, 256, 32)) ==
+        18274271811910394489U);
+  CHECK(fingerprint(make_options(KeyCodec::inner_product, 4, 64, ValueCodec::codebook, 3, 120,
+                                 120)) == 3871560171549201875U);
+  CHECK(fingerprint(make_options(KeyCodec::float8, 8, 192, ValueCodec::codebook, 4, 128, 128)) ==
+        1714806879239962167U);
+}

@@ -1,0 +1,391 @@
+#include "runtime/runtime_test_support.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+using namespace runtime_test;
+using cache_test::AllocationCounter;
+using cache_test::contains;
+using cache_test::error_of;
+using turboquant::bfloat16;
+using turboquant::CacheMode;
+using turboquant::LayerOptions;
+
+namespace {
+
+constexpr KVShape shape{.kv_heads = 2, .key_dim = 16, .value_dim = 16};
+
+/// The bytes of a layer of a sequence: history tiles, then window numbers.
+template <class T>
+std::vector<std::byte> contents(Manager<T>& manager, std::int64_t layer, SequenceId id) {
+  const auto view = manager.view(HostExec(), layer, id);
+  std::vector<std::byte> bytes;
+  if (manager.engine(layer, id).compressed()) {
+    const auto& store = manager.engine(layer, id).store();
+    bytes = cache_test::history_bytes<T>(view.history, store.codec().format(), store.kv_heads());
+  }
+  const auto window = cache_test::window_numbers(view, manager.engine(layer, id).options().shape);
+  const auto* from = reinterpret_cast<const std::byte*>(window.data());
+  bytes.insert(bytes.end(), from, from + window.size() * sizeof(T));
+  return bytes;
+}
+
+Tokens<float> means(std::int64_t count, float first) {
+  Tokens<float> tokens(0, 0, count, shape);
+  Kokkos::deep_copy(tokens.keys, 0.0F);
+  for (std::size_t t = 0; t < std::size_t(count); ++t) {
+    for (std::size_t i = 0; i < 32; ++i) {
+      tokens.values.data()[t * 32 + i] = first + float(t);
+    }
+  }
+  return tokens;
+}
+
+}  // namespace
+
+TEST_CASE("sequences of different lengths in one call are the same as one by one") {
+  const LayerOptions options = layer(shape, 3, 4, 100);
+  Manager<float> batch({.layers = {options, options}});
+  Manager<float> singles({.layers = {options, options}});
+  const std::vector<SequenceId> ids{batch.open(), batch.open(), batch.open(), batch.open()};
+  const std::vector<SequenceId> others{singles.open(), singles.open(), singles.open(),
+                                       singles.open()};
+  const Tokens<float> tokens(5, 0, 600, shape);
+  for (const auto& offsets : std::vector<std::vector<std::int64_t>>{
+           {0, 5, 5, 300, 301}, {0, 1, 2, 3, 4}, {0, 0, 599, 599, 600}, {0, 100, 164, 165, 600}}) {
+    for (std::int64_t layer_index = 0; layer_index < 2; ++layer_index) {
+      const auto rows = offsets.back();
+      batch.append(HostExec(), layer_index, ids, offsets, tokens.keys_from(0, rows),
+                   tokens.values_from(0, rows));
+      for (std::size_t i = 0; i < 4; ++i) {
+        append(singles, layer_index, others[i], tokens, offsets[i], offsets[i + 1]);
+        CHECK(batch.length(layer_index, ids[i]) == singles.length(layer_index, others[i]));
+        CHECK(contents(batch, layer_index, ids[i]) == contents(singles, layer_index, others[i]));
+      }
+    }
+  }
+  const HostQueries q = queries(3, 4, 2, 4, 16);
+  const auto all = attend(batch, 1, ids, q, 16);
+  for (std::size_t i = 0; i < 4; ++i) {
+    HostQueries one("one", 1, 2, 4, 16);
+    std::copy_n(&q(i, 0, 0, 0), one.size(), one.data());
+    const auto single = attend(singles, 1, {others[i]}, one, 16);
+    CHECK(std::memcmp(single.output.data(), &all.output(i, 0, 0, 0), single.output.size() * 4) ==
+          0);
+    CHECK(std::memcmp(single.lse.data(), &all.lse(i, 0, 0), single.lse.size() * 4) == 0);
+  }
+}
+
+TEST_CASE("what happens to one sequence never shows in another") {
+  Manager<float> manager({.layers = {layer(shape, 4, 4, 4)}});
+  const std::vector<SequenceId> ids{manager.open(), manager.open(), manager.open()};
+  const std::vector<std::int64_t> lengths{5, 9, 3};
+  for (std::size_t s = 0; s < 3; ++s) {
+    append(manager, 0, ids[s], means(lengths[s], float(100 * s)), 0, lengths[s]);
+  }
+  manager.close(ids[1]);  // the longest
+  const auto untouched = contents(manager, 0, ids[2]);
+  append(manager, 0, ids[0], means(4, 5.0F), 0, 4);
+  CHECK(contents(manager, 0, ids[2]) == untouched);
+  append(manager, 0, ids[2], means(4, 203.0F), 0, 4);
+  const auto result = attend(manager, 0, {ids[0], ids[2]}, queries(1, 2, 1, 2, 16), 16);
+  CHECK(std::fabs(result.output(0, 0, 0, 0) - 4.0F) < 0.01F);
+  CHECK(std::fabs(result.output(1, 0, 0, 0) - 203.0F) < 0.1F);
+  CHECK(contains(error_of([&] { manager.close(ids[1]); }),
+                 "sequence is 1, expected one that is open"));
+  CHECK(manager.open() == 3);
+}
+
+TEST_CASE("forks share their prefix, copy pages on write, and free them when the last one closes") {
+  Manager<float> manager({.layers = {layer(shape), layer(shape, 0)}, .slab_pages = 1});
+  const AllocationCounter counter;
+  const Tokens<float> tokens(5, 0, 500, shape);
+  const Tokens<float> others(6, 0, 500, shape);
+  const auto parent = manager.open();
+  for (const int l : {0, 1}) {
+    append(manager, l, parent, tokens, 0, 300);
+  }
+  const std::int64_t one = counter.bytes();
+  const auto child = manager.fork(HostExec(), parent);
+  const auto prefix = manager.fork(HostExec(), parent, 100);
+  CHECK(counter.bytes() == one);
+  CHECK(manager.length(0, prefix) == 100);
+  const auto parent_contents = contents(manager, 0, parent);
+  CHECK(contents(manager, 0, child) == parent_contents);
+  for (const int l : {0, 1}) {
+    append(manager, l, child, others, 300, 450);
+    append(manager, l, prefix, others, 100, 400);
+    CHECK(manager.length(l, parent) == 300);
+  }
+  CHECK(contents(manager, 0, parent) == parent_contents);
+
+  Manager<float> direct({.layers = {layer(shape), layer(shape, 0)}});
+  const auto a = direct.open();
+  const auto b = direct.open();
+  for (const int l : {0, 1}) {
+    append(direct, l, a, tokens, 0, 300);
+    append(direct, l, a, others, 300, 450);
+    append(direct, l, b, tokens, 0, 100);
+    append(direct, l, b, others, 100, 400);
+    CHECK(contents(manager, l, child) == contents(direct, l, a));
+    CHECK(contents(manager, l, prefix) == contents(direct, l, b));
+  }
+  manager.close(parent);
+  CHECK(contents(manager, 0, child) == contents(direct, 0, a));
+  manager.close(child);
+  manager.close(prefix);
+  manager.trim();
+  CHECK(manager.ledger()->total() == 0);
+  const auto again = manager.open();
+  CHECK(contains(error_of([&] { static_cast<void>(manager.fork(HostExec(), again, 1)); }),
+                 "length is 1, expected 0 to 0"));
+  CHECK(manager.num_sequences() == 1);
+}
+
+TEST_CASE("truncation rolls every layer back, or none") {
+  Manager<float> manager({.layers = {layer(shape), layer(shape, 0), layer(shape, 2, 2, 0)}});
+  const Tokens<float> tokens(5, 0, 300, shape);
+  const auto id = manager.open();
+  for (const int l : {0, 1, 2}) {
+    append(manager, l, id, tokens, 0, l == 2 ? 250 : 300);
+  }
+  CHECK(contains(error_of([&] { manager.truncate(HostExec(), id, 260); }),
+                 "length is 260, expected 0 to 250, the tokens in layer 2"));
+  CHECK(manager.length(0, id) == 300);
+  manager.truncate(HostExec(), id, 133);
+  for (const int l : {0, 1, 2}) {
+    CHECK(manager.length(l, id) == 133);
+    append(manager, l, id, tokens, 133, 300);
+    CHECK(attention_error(manager, l, id, 8, 4,
+                          l == 0   ? layer(shape)
+                          : l == 1 ? layer(shape, 0)
+                                   : layer(shape, 2, 2, 0)) < 5e-4);
+  }
+}
+
+TEST_CASE("every layer uses its own bits, and costs what they cost") {
+  std::vector<LayerOptions> layers;
+  const KVShape wide{.kv_heads = 2, .key_dim = 64, .value_dim = 64};
+  for (const auto& [key_bits, value_bits] :
+       {std::pair{4, 4}, std::pair{3, 2}, std::pair{3, 3}, std::pair{2, 4}, std::pair{0, 0}}) {
+    layers.push_back(layer(wide, key_bits, value_bits, 0));
+  }
+  Manager<float> manager({.layers = layers});
+  const auto id = manager.open();
+  const Tokens<float> tokens(5, 0, 128, wide);
+  for (std::size_t l = 0; l < layers.size(); ++l) {
+    append(manager, std::int64_t(l), id, tokens, 0, 128);
+    CHECK(attention_error(manager, std::int64_t(l), id, 1, 4, layers[l]) < 5e-4);
+    const auto stats = manager.stats(std::int64_t(l), id);
+    if (layers[l].codec) {
+      const auto bits =
+          std::size_t(layers[l].codec->format.key_bits + layers[l].codec->format.value_bits);
+      CHECK(stats.history_bytes == 128U * 2 * (64 * bits / 8 + 2 + 4));
+      CHECK(stats.exact_bytes == 0);
+    } else {
+      CHECK(stats.history_bytes == 0);
+      CHECK(stats.window_tokens == 128);
+    }
+    CHECK(stats.dense_bytes == 128U * 2 * 128 * 2);
+  }
+}
+
+TEST_CASE("layers that read another layer's cache see it and never write it") {
+  LayerOptions reader;
+  reader.source = 1;
+  LayerOptions recurrent;
+  recurrent.has_cache = false;
+  Manager<float> manager({.layers = {recurrent, layer(shape), reader, reader}});
+  const auto id = manager.open();
+  const Tokens<float> tokens(5, 0, 300, shape);
+  append(manager, 1, id, tokens, 0, 300);
+  const auto before = contents(manager, 1, id);
+  CHECK(contains(error_of([&] { append(manager, 2, id, tokens, 0, 10); }),
+                 "layer 2 reads the cache of layer 1"));
+  CHECK(contains(error_of([&] { append(manager, 0, id, tokens, 0, 10); }),
+                 "layer 0 has no token cache"));
+  CHECK(contains(error_of([&] { append(manager, 4, id, tokens, 0, 10); }),
+                 "layer is 4, expected 0 to 3"));
+  CHECK(contains(error_of([&] { append(manager, -1, id, tokens, 0, 10); }), "layer is -1"));
+  CHECK(contents(manager, 1, id) == before);
+  const HostQueries q = queries(2, 1, 3, 4, 16);
+  const auto owner = attend(manager, 1, {id}, q, 16);
+  const auto shared = attend(manager, 3, {id}, q, 16);
+  CHECK(cache_test::same_bits(owner.output, shared.output));
+  CHECK(cache_test::same_bits(owner.lse, shared.lse));
+}
+
+TEST_CASE("every mode stores and computes what the table says") {
+  const Tokens<float> tokens(5, 0, 30, shape);
+  const HostQueries q = queries(2, 1, 1, 2, 16);
+  for (const auto& mode : turboquant::cache_modes) {
+    Manager<float> manager({.layers = {layer(shape)}, .mode = mode.mode});
+    const AllocationCounter counter;
+    const auto id = manager.open();
+    append(manager, 0, id, tokens, 0, 30);
+    CHECK(manager.length(0, id) == 30);
+    CHECK(manager.stats(0, id).window_tokens == (mode.stores ? 30 : 0));
+    CHECK((counter.bytes() > 0) == mode.stores);
+    const std::string decode = error_of([&] { attend(manager, 0, {id}, q, 16); });
+    CHECK(contains(decode, "expected hybrid or full_tq") ==
+          (mode.decode == turboquant::AttentionBy::caller));
+    CHECK((decode == "no error") == (mode.decode == turboquant::AttentionBy::library));
+    const std::string shadow = error_of([&] { attend(manager, 0, {id}, q, 16, exact(), true); });
+    CHECK((shadow == "no error") == mode.stores);
+  }
+}
+
+TEST_CASE("tokens that went by in mode off are noticed, never attended around") {
+  Manager<float> manager({.layers = {layer(shape)}, .mode = CacheMode::capture_only});
+  const Tokens<float> tokens(5, 0, 30, shape);
+  const auto id = manager.open();
+  const auto whole = manager.open();
+  append(manager, 0, id, tokens, 0, 5);
+  append(manager, 0, whole, tokens, 0, 5);
+  manager.set_mode(CacheMode::off);
+  append(manager, 0, id, tokens, 5, 10);
+  CHECK(manager.length(0, id) == 10);
+  CHECK(manager.stats(0, id).missed_tokens == 5);
+  manager.set_mode(CacheMode::hybrid);
+  const std::string gap =
+      "lacks 5 tokens from position 5 on, which were appended in mode off; truncate it to 5 or "
+      "close it";
+  CHECK(contains(error_of([&] { append(manager, 0, id, tokens, 10, 15); }), gap));
+  const HostQueries q = queries(2, 1, 1, 2, 16);
+  CHECK(contains(error_of([&] { attend(manager, 0, {id}, q, 16); }), gap));
+  CHECK(contains(error_of([&] { manager.set_mode(CacheMode::full_tq); }), gap));
+  CHECK(manager.mode() == CacheMode::hybrid);
+  CHECK_NOTHROW(attend(manager, 0, {whole}, q, 16));
+  const auto fork = manager.fork(HostExec(), id);
+  CHECK(manager.stats(0, fork).missed_tokens == 5);
+  manager.truncate(HostExec(), id, 7);
+  CHECK(manager.stats(0, id).missed_tokens == 2);
+  manager.truncate(HostExec(), id, 5);
+  append(manager, 0, id, tokens, 5, 15);
+  CHECK(attention_error(manager, 0, id, 1, 2, layer(shape)) < 1e-4);
+  manager.close(fork);
+  CHECK_NOTHROW(manager.set_mode(CacheMode::full_tq));
+}
+
+TEST_CASE("full_tq is not left while sequences are open, because nothing else has their tokens") {
+  Manager<float> manager({.layers = {layer(shape)}, .mode = CacheMode::full_tq});
+  const auto id = manager.open();
+  for (const CacheMode mode : {CacheMode::off, CacheMode::capture_only, CacheMode::hybrid}) {
+    CHECK(contains(error_of([&] { manager.set_mode(mode); }),
+                   "1 sequences are open whose tokens no engine cache holds"));
+  }
+  CHECK_NOTHROW(manager.set_mode(CacheMode::full_tq));
+  manager.close(id);
+  CHECK_NOTHROW(manager.set_mode(CacheMode::off));
+  CHECK(contains(error_of([&] { manager.set_mode(CacheMode{9}); }), "value is 9"));
+}
+
+TEST_CASE("modes belong to a manager, not to the process") {
+  Manager<float> a({.layers = {layer(shape)}, .mode = CacheMode::off});
+  Manager<float> b({.layers = {layer(shape)}, .mode = CacheMode::hybrid});
+  a.set_mode(CacheMode::capture_only);
+  CHECK(b.mode() == CacheMode::hybrid);
+}
+
+TEST_CASE("a batch that cannot be stored as a whole is not stored at all") {
+  const KVShape wide{.kv_heads = 2, .key_dim = 64, .value_dim = 64};
+  Manager<float> manager({.layers = {layer(wide, 3, 4, 64)}, .slab_pages = 1});
+  const std::vector<SequenceId> ids{manager.open(), manager.open()};
+  const Tokens<float> tokens(5, 0, 900, wide);
+  const std::vector<std::int64_t> first{0, 200, 400};
+  manager.append(HostExec(), 0, ids, first, tokens.keys_from(0, 400), tokens.values_from(0, 400));
+  const auto a = contents(manager, 0, ids[0]);
+  const auto b = contents(manager, 0, ids[1]);
+  const auto use = manager.memory_use().total();
+  const auto unchanged = [&] {
+    return contents(manager, 0, ids[0]) == a && contents(manager, 0, ids[1]) == b &&
+           manager.length(0, ids[0]) == 200 && manager.length(0, ids[1]) == 200 &&
+           manager.memory_use().total() == use;
+  };
+  const auto refusal = [&](const std::vector<SequenceId>& which,
+                           const std::vector<std::int64_t>& offsets, const Tokens<float>& rows) {
+    const std::string error =
+        error_of([&] { manager.append(HostExec(), 0, which, offsets, rows.keys, rows.values); });
+    CHECK(unchanged());
+    return error;
+  };
+  // The first sequence would fit, the second would not.
+  const std::size_t page = manager.engine(0, ids[0]).store().tile_bytes() / 3;
+  manager.set_memory_limit(manager.ledger()->total() + 4 * page);
+  CHECK(contains(refusal(ids, {0, 100, 900}, tokens), "capacity"));
+  manager.set_memory_limit(turboquant::MemoryLedger::unlimited);
+  Tokens<float> poisoned(5, 0, 900, wide);
+  poisoned.keys(899, 1, 63) = std::numeric_limits<float>::quiet_NaN();
+  CHECK(contains(refusal(ids, {0, 100, 900}, poisoned), "keys(899, 1, 63) is NaN or infinite"));
+  CHECK(contains(refusal({ids[0], ids[0]}, {0, 100, 900}, tokens), "sequence 0 appears twice"));
+  CHECK(contains(refusal({ids[0], 77}, {0, 100, 900}, tokens),
+                 "sequence is 77, expected one that is open"));
+  CHECK(contains(refusal(ids, {0, 100, 899}, tokens),
+                 "cu_seqlens runs from 0 to 899, expected 0 to the number of rows, 900"));
+  CHECK(contains(refusal(ids, {1, 100, 900}, tokens), "cu_seqlens runs from 1"));
+  CHECK(contains(refusal(ids, {0, 950, 900}, tokens),
+                 "cu_seqlens[2] is 900, expected at least cu_seqlens[1] = 950"));
+  CHECK(contains(refusal(ids, {0, 900}, tokens), "cu_seqlens.size() is 2"));
+  CHECK(contains(refusal(ids, {0, 2, 4}, Tokens<float>(5, 0, 4, {4, 64, 32})),
+                 "keys is (4, 4, 64), expected (tokens, 2, 64)"));
+  manager.append(HostExec(), 0, ids, std::vector<std::int64_t>{0, 100, 900}, tokens.keys,
+                 tokens.values);
+  CHECK(manager.length(0, ids[1]) == 1000);
+}
+
+TEST_CASE("outputs may be 16-bit and views of default layout") {
+  Manager<bfloat16> manager({.layers = {layer(shape)}});
+  const auto id = manager.open();
+  append(manager, 0, id, Tokens<bfloat16>(5, 0, 300, shape), 0, 300);
+  const HostQueries q = queries(2, 1, 1, 4, 16);
+  const auto expected = attend(manager, 0, {id}, q, 16);
+  const Kokkos::View<turboquant::float16****, Host> output("output", 1, 1, 4, 16);
+  const Kokkos::View<float***, Host> lse("lse", 1, 1, 4);
+  manager.attend(HostExec(), 0, std::vector{id}, q, output, lse, exact());
+  for (std::size_t h = 0; h < 4; ++h) {
+    CHECK(lse(0, 0, h) == expected.lse(0, 0, h));
+    for (std::size_t d = 0; d < 16; ++d) {
+      CHECK(output(0, 0, h, d).bits ==
+            turboquant::float16::from_float(expected.output(0, 0, h, d)).bits);
+    }
+  }
+  const auto refusal = [&](std::size_t n, std::size_t m, std::size_t dim) {
+    const HostQueries bad("bad", n, m, 4, dim);
+    return error_of([&] { attend(manager, 0, {id}, bad, 16); });
+  };
+  CHECK(contains(refusal(2, 1, 16), "queries.extent(0) is 2, expected the number of sequences, 1"));
+  CHECK(contains(refusal(1, 9, 16), "queries.extent(1) is 9, expected 1 to 8"));
+  CHECK(contains(refusal(1, 1, 24), "queries.extent(3) is 24, expected 16"));
+}
+
+TEST_CASE("layers that contradict themselves are refused by number and field") {
+  const auto refusal = [](std::vector<LayerOptions> layers) {
+    return error_of([&] { const Manager<float> manager({.layers = std::move(layers)}); });
+  };
+  LayerOptions reader;
+  reader.source = 5;
+  CHECK(contains(refusal({}), "layers is empty"));
+  CHECK(contains(refusal({layer(shape), reader}), "layers[1].source is 5, expected 0 to 1"));
+  reader.source = 1;
+  CHECK(contains(refusal({layer(shape), reader}),
+                 "layers[1].source is 1, expected a layer with a cache of its own"));
+  LayerOptions both = layer(shape);
+  both.source = 0;
+  CHECK(contains(refusal({layer(shape), both}), "layers[1] has a source"));
+  LayerOptions none = layer(shape);
+  none.has_cache = false;
+  CHECK(contains(refusal({none}), "layers[0] has a codec"));
+  LayerOptions flat = layer(shape);
+  flat.capture.block_size = 0;
+  CHECK(contains(refusal({flat}), "layers[0].capture.block_size is 0"));
+  LayerOptions odd = layer(shape, 0);
+  odd.capture.shape.key_dim = 20;
+  CHECK(contains(refusal({odd}), "key_dim is 20"));
+}
