@@ -73,6 +73,10 @@ function(turboquant_test name)
   endif()
   set_tests_properties(${area}.${name} PROPERTIES LABELS "${label};${arg_LABELS}" TIMEOUT
                                                                                   ${arg_TIMEOUT})
+  # Kokkos takes every core; two such programs at a time would only wait for each other.
+  if(label STREQUAL "turboquant")
+    set_tests_properties(${area}.${name} PROPERTIES RUN_SERIAL ON)
+  endif()
 endfunction()
 
 # turboquant_bench(<name> [SOURCES <more>...] LINK <targets>...)
