@@ -1,5 +1,5 @@
 // target: core
-// expect: no matching function for call to
+// expect: no matching (function for call to|constructor for initialization of)
 #include <turboquant/base/error.hpp>
 
 void check(int value) {
