@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include "error_checks.hpp"
+#include <support/error_of.hpp>
 
 #include <cstdint>
 #include <string>

@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "error_checks.hpp"
+#include <support/error_of.hpp>
 
 #include <cstdint>
 

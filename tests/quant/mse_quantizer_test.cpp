@@ -82,7 +82,7 @@ TEST_CASE("bytes per vector that planners compute with") {
 
 TEST_CASE("rotated codebook values: cosine at 2, 3 and 4 bits") {
   const auto x = gaussian(std::size_t{128} * 3000, 2);
-  for (const auto& row : table("values.csv")) {
+  for (const auto& row : csv_rows("values.csv")) {
     if (row.at(0) != "rotated") {
       continue;
     }

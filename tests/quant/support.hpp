@@ -5,14 +5,14 @@
 #include <turboquant/base/error.hpp>
 #include <turboquant/base/random.hpp>
 
+#include <support/csv_rows.hpp>
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <fstream>
 #include <limits>
 #include <numbers>
 #include <span>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -104,30 +104,6 @@ bool throws(ErrorCode code, const std::string& part, Call call) {
   return false;
 }
 
-/// The data rows of tests/data/`name`, without comments and header.
-inline std::vector<std::vector<std::string>> table(const std::string& name) {
-  std::ifstream file(std::string(TURBOQUANT_TEST_DATA_DIR) + "/" + name);
-  require(file.is_open(), ErrorCode::io, "table: cannot open ", name);
-  std::vector<std::vector<std::string>> rows;
-  bool header_seen = false;
-  for (std::string line; std::getline(file, line);) {
-    if (line.empty() || line.front() == '#') {
-      continue;
-    }
-    if (!header_seen) {
-      header_seen = true;
-      continue;
-    }
-    std::vector<std::string> cells;
-    std::istringstream stream(line);
-    for (std::string cell; std::getline(stream, cell, ',');) {
-      cells.push_back(cell);
-    }
-    rows.push_back(cells);
-  }
-  return rows;
-}
-
 /// One line of tests/data/distortion.csv.
 struct Distortion {
   int dim;
@@ -137,7 +113,7 @@ struct Distortion {
 
 inline std::vector<Distortion> distortion_table() {
   std::vector<Distortion> result;
-  for (const auto& row : table("distortion.csv")) {
+  for (const auto& row : csv_rows("distortion.csv")) {
     const auto number = [&row](std::size_t i) { return std::stod(row.at(i)); };
     result.push_back({std::stoi(row.at(0)), std::stoi(row.at(1)), number(2), number(3), number(4),
                       number(5), number(6), number(7), number(8)});

@@ -42,7 +42,7 @@ double spacing(float x, MetadataType type) {
 TEST_CASE("groups of every size: cosine and error on Gaussian values as in the table") {
   const auto x = gaussian(std::size_t{128} * 4000, 1);
   int rows = 0;
-  for (const auto& row : table("values.csv")) {
+  for (const auto& row : csv_rows("values.csv")) {
     if (row.at(0) != "groups") {
       continue;
     }
