@@ -43,7 +43,11 @@
 #include <turboquant/device/attention_operations.hpp>
 #include <turboquant/device/encode_lanes.hpp>
 #include <turboquant/device/encode_tiles.hpp>
+#include <turboquant/device/host_order.hpp>
 #include <turboquant/device/kokkos_compat.hpp>
+#include <turboquant/device/memory_words.hpp>
+#include <turboquant/device/mma_order.hpp>
+#include <turboquant/device/mma_words.hpp>
 #include <turboquant/device/paged_tiles.hpp>
 #include <turboquant/device/row_view.hpp>
 #include <turboquant/device/runtime.hpp>
@@ -52,9 +56,11 @@
 #include <turboquant/device/tile_decoder.hpp>
 #include <turboquant/device/tile_encoder.hpp>
 #include <turboquant/device/tile_format.hpp>
+#include <turboquant/device/tile_order.hpp>
 #include <turboquant/device/tile_slots.hpp>
 #include <turboquant/device/tile_store.hpp>
 #include <turboquant/device/tile_words.hpp>
+#include <turboquant/device/transcode.hpp>
 #include <turboquant/io/message_text.hpp>
 #include <turboquant/io/safetensors.hpp>
 #include <turboquant/io/safetensors_header.hpp>

@@ -44,6 +44,37 @@ std::vector<TileFormat> formats() {
           make_format(KeyCodec::float8, 8, dim, ValueCodec::codebook, value_bits, dim, dim));
     }
   }
+  all.push_back(make_format(KeyCodec::mse, 3, 192, ValueCodec::grouped, 3, 128, 32));
+  all.push_back(make_format(KeyCodec::inner_product, 4, 48, ValueCodec::codebook, 2, 112, 112));
+  const std::size_t in_host_order = all.size();
+  for (std::size_t i = 0; i < in_host_order; ++i) {
+    TileFormat format = all[i];
+    format.order = TileOrder::mma;
+    if (format.key_dim % 16 == 0 && format.value_dim % 16 == 0) {
+      all.push_back(format);
+    }
+  }
+  return all;
+}
+
+/// First bytes of all fp16 numbers of the tile's slots [first, end).
+std::vector<std::size_t> half_bytes(const TileFormat& format, std::size_t first = 0,
+                                    std::size_t end = 64) {
+  std::vector<std::size_t> all;
+  for (std::size_t token = first; token < end; ++token) {
+    if (format.key_codec != KeyCodec::float8) {
+      all.push_back(format.key_scale_byte(token));
+    }
+    if (format.key_codec == KeyCodec::inner_product) {
+      all.push_back(format.residual_scale_byte(token));
+    }
+    for (std::size_t group = 0; group < format.value_groups(); ++group) {
+      all.push_back(format.value_scale_byte(token, group));
+      if (format.value_codec == ValueCodec::grouped) {
+        all.push_back(format.value_zero_byte(token, group));
+      }
+    }
+  }
   return all;
 }
 
@@ -90,10 +121,9 @@ TEST_CASE("every bit of the codes has a place of its own, and all places togethe
         }
       }
     }
-    for (std::size_t byte = format.key_scales_offset(); byte < format.value_codes_offset();
-         ++byte) {
-      for (unsigned bit = 0; bit < 8; ++bit) {
-        take({byte, bit});
+    for (const std::size_t byte : half_bytes(format)) {
+      for (unsigned bit = 0; bit < 16; ++bit) {
+        take({byte + bit / 8, bit % 8});
       }
     }
     bool once = true;
@@ -153,12 +183,18 @@ TEST_CASE("words read and write what the bit maps say") {
     }
     CHECK(same);
     // Written into zeros, all code bytes are back.
-    for (std::size_t i = 0; i < tile.size(); ++i) {
-      const bool half = i >= format.key_scales_offset() && i < format.value_codes_offset();
-      const bool written = format.key_codec != KeyCodec::float8 || i >= format.value_codes_offset();
-      same = same && (half || !written || tile[i] == copy[i]);
+    for (const std::size_t byte : half_bytes(format)) {
+      copy[byte] = tile[byte];
+      copy[byte + 1] = tile[byte + 1];
+    }
+    if (format.key_codec == KeyCodec::float8) {
+      for (std::size_t i = 0; i < 64 * static_cast<std::size_t>(format.key_dim); ++i) {
+        const std::size_t byte = format.key_code_bit(i % 64, i / 64, 0).byte;
+        copy[byte] = tile[byte];
+      }
     }
     CHECK(same);
+    CHECK(tile == copy);
   }
 }
 
@@ -193,11 +229,9 @@ TEST_CASE("clearing slots touches no other slot") {
           const unsigned code = read_value_code(format, tile.data(), token, d);
           good = good && code == (cleared ? 0U : read_value_code(format, before.data(), token, d));
         }
-        for (std::size_t at = format.key_scales_offset(); at < format.value_codes_offset();
-             at += 128) {
-          for (std::size_t byte = at + 2 * token; byte < at + 2 * token + 2; ++byte) {
-            good = good && tile[byte] == (cleared ? std::byte{0} : before[byte]);
-          }
+        for (const std::size_t byte : half_bytes(format, token, token + 1)) {
+          good = good && tile[byte] == (cleared ? std::byte{0} : before[byte]);
+          good = good && tile[byte + 1] == (cleared ? std::byte{0} : before[byte + 1]);
         }
       }
       CHECK(good);
@@ -238,4 +272,13 @@ TEST_CASE("formats outside the domain are refused with field and value") {
   format.value_group = 32;
   CHECK(message(format) ==
         "TileFormat: value_group is 32, expected value_dim = 128 for codebook values");
+  format = {};
+  format.order = TileOrder::mma;
+  format.key_dim = 120;
+  CHECK(message(format) == "TileFormat: key_dim is 120, expected a multiple of 16 in mma order");
+  format = {};
+  format.order = TileOrder::mma;
+  format.value_dim = 72;
+  format.value_group = 72;
+  CHECK(message(format) == "TileFormat: value_dim is 72, expected a multiple of 16 in mma order");
 }

@@ -103,8 +103,8 @@ class DecodePlan {
          << " queries, " << problem_.query_heads << " query / " << problem_.kv_heads
          << " kv heads, " << format.key_dim << "/" << format.value_dim << " dims, "
          << format.key_bits << "-bit keys, " << format.value_bits << "-bit values, "
-         << operations_name_ << ", " << layout_.num_splits << " splits, " << layout_.bytes
-         << " B workspace";
+         << to_string(format.order) << " order, " << operations_name_ << ", " << layout_.num_splits
+         << " splits, " << layout_.bytes << " B workspace";
     return text.str();
   }
 
@@ -133,7 +133,7 @@ class DecodePlan {
     layout_.soft_cap = static_cast<float>(double{problem.logits_soft_cap} * log2_e);
     choose_splits(options);
     if constexpr (detail::runs_on_host<ExecutionSpace>) {
-      const detail::HostOperations& operations = detail::host_operations(options.arch);
+      const detail::HostOperations& operations = detail::host_operations(options.arch, format);
       host_ = operations.attention(format, options.exactness);
       operations_name_ =
           std::string(to_string(operations.arch)) + " (" + std::string(host_.name) + ")";

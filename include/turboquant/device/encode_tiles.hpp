@@ -131,7 +131,7 @@ void encode_tiles(const ExecutionSpace& exec, const TileCodec<MemorySpace>& code
         detail::EncodeKernel<Encoder>{codec.tables(), jobs.data(), kv_heads, encoder});
   };
   if constexpr (detail::runs_on_host<ExecutionSpace>) {
-    const detail::HostOperations& operations = detail::host_operations(arch);
+    const detail::HostOperations& operations = detail::host_operations(arch, codec.format());
     for (std::int64_t i = 0; i < num_jobs; ++i) {
       detail::require_job(jobs.data()[i], i, codec.format(), kv_heads);
     }

@@ -108,16 +108,16 @@ struct PortableAttention {
       }
     }
     if (format.key_codec == KeyCodec::float8) {
-      score_float8(tile, dim, query, count, logits);
+      score_float8(format, tile, query, count, logits);
       return;
     }
     score_nibbles(key_codes(format), tables.key_codebook.levels, tile, query, count, logits);
-    scale_logits(tile + format.key_scales_offset(), count, logits);
+    scale_logits(key_scales(format), tile, count, logits);
     if (format.key_codec == KeyCodec::inner_product) {
       float sketch[block][tokens] = {};
       const float signs[2] = {1.0F, -1.0F};
       score_nibbles(key_signs(format), signs, tile, query + in.rows * dim, count, sketch);
-      scale_logits(tile + format.residual_scales_offset(), count, sketch);
+      scale_logits(residual_scales(format), tile, count, sketch);
       for (int r = 0; r < count; ++r) {
         for (int t = 0; t < tokens; ++t) {
           logits[r][t] += sketch[r][t];
@@ -204,12 +204,16 @@ struct PortableAttention {
     }
   }
 
-  static TURBOQUANT_FUNCTION void score_float8(const unsigned char* tile, int dim,
+  static TURBOQUANT_FUNCTION void score_float8(const TileFormat& format, const unsigned char* tile,
                                                const float* query, int count,
                                                float (*logits)[tokens]) noexcept {
+    const int dim = format.key_dim;
     for (int group = 0; group < dim / 4; ++group) {
       for (int t = 0; t < tokens; ++t) {
-        const unsigned char* at = tile + 4 * (group * tokens + t);
+        // Four dimensions are one dword in every order.
+        const auto first = static_cast<std::size_t>(4 * group);
+        const unsigned char* at =
+            tile + format.key_code_bit(static_cast<std::size_t>(t), first, 0).byte;
         for (int n = 0; n < 4; ++n) {
           const float key = float8_e4m3{at[n]}.to_float();
           for (int r = 0; r < count; ++r) {
@@ -220,10 +224,10 @@ struct PortableAttention {
     }
   }
 
-  static TURBOQUANT_FUNCTION void scale_logits(const unsigned char* scales, int count,
-                                               float (*logits)[tokens]) noexcept {
+  static TURBOQUANT_FUNCTION void scale_logits(const HalfSection& scales, const unsigned char* tile,
+                                               int count, float (*logits)[tokens]) noexcept {
     for (int t = 0; t < tokens; ++t) {
-      const float scale = load_half(scales + 2 * t);
+      const float scale = load_half(tile + scales.byte(static_cast<std::size_t>(t)));
       for (int r = 0; r < count; ++r) {
         logits[r][t] *= scale;
       }
@@ -245,14 +249,14 @@ struct PortableAttention {
       levels[code] = grouped ? static_cast<float>(code) : tables.value_codebook.levels[code];
     }
     for (std::size_t group = 0; group < format.value_groups(); ++group) {
-      const std::size_t scales = format.value_scales_offset() + 2 * group * TileFormat::tokens;
-      const std::size_t zeros = format.value_zeros_offset() + 2 * group * TileFormat::tokens;
+      const HalfSection scales = value_scales(format, group);
+      const HalfSection zeros = value_zeros(format, group);
       float scaled[block][tokens] = {};
       float zero_sum[block] = {};
       for (int t = in.tokens.first; t < in.tokens.end; ++t) {
-        const float scale = load_half(tile + scales + 2 * static_cast<std::size_t>(t));
-        const float zero =
-            grouped ? load_half(tile + zeros + 2 * static_cast<std::size_t>(t)) : 0.0F;
+        const auto token = static_cast<std::size_t>(t);
+        const float scale = load_half(tile + scales.byte(token));
+        const float zero = grouped ? load_half(tile + zeros.byte(token)) : 0.0F;
         for (int r = 0; r < count; ++r) {
           scaled[r][t] = weights[r][t] * scale;
           zero_sum[r] += weights[r][t] * zero;

@@ -46,11 +46,10 @@ namespace turboquant {
   return code;
 }
 
-/// A stored fp16 number of a tile, for example `format.key_scales_offset()` and the token.
+/// The fp16 number that begins at a byte of a tile, for example `format.key_scale_byte(token)`.
 [[nodiscard]] inline TURBOQUANT_FUNCTION float read_tile_half(const std::byte* tile,
-                                                              std::size_t offset,
-                                                              std::size_t index) noexcept {
-  return detail::load_half(reinterpret_cast<const unsigned char*>(tile) + offset + 2 * index);
+                                                              std::size_t byte) noexcept {
+  return detail::load_half(reinterpret_cast<const unsigned char*>(tile) + byte);
 }
 
 /// Reconstructs the key of one slot, not rotated.
@@ -69,7 +68,7 @@ inline TURBOQUANT_FUNCTION void decode_key(const TileTables& tables, const std::
     }
     return;
   }
-  const float scale = read_tile_half(tile, format.key_scales_offset(), token);
+  const float scale = read_tile_half(tile, format.key_scale_byte(token));
   for (std::size_t d = 0; d < dim; ++d) {
     out[d] = scale * tables.key_codebook.levels[read_key_code(format, tile, token, d)];
   }
@@ -79,7 +78,7 @@ inline TURBOQUANT_FUNCTION void decode_key(const TileTables& tables, const std::
     }
     tables.sketch.inverse<1>(scratch, scratch + dim);
     const float factor =
-        tables.residual_factor * read_tile_half(tile, format.residual_scales_offset(), token);
+        tables.residual_factor * read_tile_half(tile, format.residual_scale_byte(token));
     for (std::size_t d = 0; d < dim; ++d) {
       out[d] += factor * scratch[d];
     }
@@ -99,11 +98,10 @@ inline TURBOQUANT_FUNCTION void decode_value(const TileTables& tables, const std
   const auto size = static_cast<std::size_t>(format.value_group);
   for (std::size_t d = 0; d < static_cast<std::size_t>(format.value_dim); ++d) {
     const unsigned code = read_value_code(format, tile, token, d);
-    const std::size_t at = d / size * TileFormat::tokens + token;
-    const float scale = read_tile_half(tile, format.value_scales_offset(), at);
+    const float scale = read_tile_half(tile, format.value_scale_byte(token, d / size));
     if (format.value_codec == ValueCodec::grouped) {
       out[d] = value_of_code(scale, static_cast<int>(code),
-                             read_tile_half(tile, format.value_zeros_offset(), at));
+                             read_tile_half(tile, format.value_zero_byte(token, d / size)));
     } else {
       out[d] = scale * tables.value_codebook.levels[code];
     }

@@ -103,11 +103,11 @@ TURBOQUANT_FUNCTION void encode_keys(const TileTables& tables, LaneSlots lanes,
   }
   quantise_lanes<Steps>(tables.key_rotation, tables.key_codebook, tables.key_scale_rule, scratch);
   store_key_codes<Lanes>(key_codes(format), scratch.codes, lanes, tile);
-  store_scales<Lanes>(format.key_scales_offset(), scratch.scale, lanes, tile);
+  store_scales<Lanes>(key_scales(format), scratch.scale, lanes, tile);
   if (format.key_codec == KeyCodec::inner_product) {
     sketch_lanes<Steps>(tables.sketch, scratch);
     store_key_codes<Lanes>(key_signs(format), scratch.codes, lanes, tile);
-    store_scales<Lanes>(format.residual_scales_offset(), scratch.scale, lanes, tile);
+    store_scales<Lanes>(residual_scales(format), scratch.scale, lanes, tile);
   }
 }
 
@@ -142,10 +142,8 @@ TURBOQUANT_FUNCTION void group_lanes(const TileFormat& format, LaneSlots lanes,
       zeros[lane] = float16::from_float(stored);
     }
     Steps::group_codes(x, size, zero, divisor, top, scratch.codes + group * size * Lanes);
-    store_scales<Lanes>(format.value_scales_offset() + 2 * TileFormat::tokens * group, scales,
-                        lanes, tile);
-    store_scales<Lanes>(format.value_zeros_offset() + 2 * TileFormat::tokens * group, zeros, lanes,
-                        tile);
+    store_scales<Lanes>(value_scales(format, group), scales, lanes, tile);
+    store_scales<Lanes>(value_zeros(format, group), zeros, lanes, tile);
   }
 }
 
@@ -172,7 +170,7 @@ TURBOQUANT_FUNCTION void encode_values(const TileTables& tables, LaneSlots lanes
         }
       }
     }
-    store_scales<Lanes>(format.value_scales_offset(), scratch.scale, lanes, tile);
+    store_scales<Lanes>(value_scales(format, 0), scratch.scale, lanes, tile);
   }
   store_value_codes<Lanes>(value_codes(format), scratch.codes, lanes, tile);
 }

@@ -2,43 +2,28 @@
 
 #include <turboquant/base/codec.hpp>
 #include <turboquant/base/error.hpp>
+#include <turboquant/device/host_order.hpp>
+#include <turboquant/device/mma_order.hpp>
+#include <turboquant/device/tile_order.hpp>
 
 #include <cstddef>
-#include <cstdint>
+#include <utility>
 
 namespace turboquant {
 
-/// A bit inside a tile: bit `bit` (0 the lowest) of byte `byte`.
-struct TileBit {
-  std::size_t byte = 0;
-  unsigned bit = 0;
-
-  friend constexpr bool operator==(TileBit, TileBit) noexcept = default;
-};
-
 /// What one tile holds and where: 64 tokens of one kv head, self-contained and contiguous, without
-/// padding.
+/// padding. This is format version 1.
 ///
-/// This is format version 1 in *host order*: one dword is one token x 8 (3 and 4 bits), 16 (2 bits)
-/// or 4 (fp8) key dimensions, or one value dimension x 8 or 16 tokens, so that a processor scores
-/// 16 tokens or accumulates 16 dimensions with one vector register and no horizontal sum. Fields in
-/// walking order, all little-endian:
+/// Its fields, in walking order, little-endian, for every sub-tile (in host order a tile is one):
+/// - key codes
+/// - key signs of the sketch, 1 = negative (inner_product only)
+/// - key scales, fp16 (not for float8)
+/// - residual scales, fp16 (inner_product only)
+/// - value scales, fp16, group after group
+/// - value zero points, fp16, group after group (grouped only)
+/// - value codes
 ///
-///   key codes       per 32 dimensions `bits` (4 bits: 4, fp8: 8) rows of 64 dwords. The low
-///   nibbles of bytes 0..3 of a dword
-///                   are dimensions 0..3, the high nibbles dimensions 4..7. 3 bits: bit 3 of every
-///                   nibble of rows 0, 1, 2 is bit 0, 1, 2 of the fourth group of 8 dimensions. 2
-///                   bits: the upper half of a nibble belongs to dimensions 8..15. Up to 3 bits a
-///                   rest of 8, 16 or 24 dimensions follows as byte planes: per 8 dimensions `bits`
-///                   rows of 64 bytes, bit j of a byte being dimension j.
-///   key signs       inner_product only, as 1-bit codes: bit w of nibble n of a dword is dimension
-///   8 w + n; 1 = negative key scales      [64] fp16; not for float8 residual scales [64] fp16;
-///   inner_product only value scales    [groups][64] fp16 value zeros     [groups][64] fp16;
-///   grouped only value codes     per 32 dimensions `2 bits` rows of 32 dwords (the last block may
-///   be narrower): a dword is one
-///                   dimension x 8 tokens (4 bits) or 16 tokens (2 bits), lowest bits first. 3
-///                   bits: 32 tokens take 3 dwords of 8 nibbles; bit 3 of the nibbles holds the
-///                   fourth group of 8 tokens as for keys.
+/// Where a bit or number is in its field depends on the order: `host_order.hpp`, `mma_order.hpp`.
 ///
 /// Values of odd tokens are stored mirrored: scale negative, zero point at the maximum, code
 /// `2^bits - 1 - c`. Sums of codes over tokens then have no large common mean, which an accumulator
@@ -56,6 +41,8 @@ struct TileFormat {
   int value_group =
       128;  ///< dimensions per value group, a divisor of value_dim; value_dim for codebook
 
+  TileOrder order = TileOrder::host;
+
   friend constexpr bool operator==(const TileFormat&, const TileFormat&) noexcept = default;
 
   /// Bits of a key code without the sketch sign.
@@ -66,37 +53,56 @@ struct TileFormat {
     return static_cast<std::size_t>(value_dim / value_group);
   }
 
+  /// Tokens that lie together with all their fields: 64 in host order.
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t sub_tile_tokens() const noexcept {
+    return order == TileOrder::host
+               ? tokens
+               : detail::mma_order::sub_tile_tokens(static_cast<std::size_t>(key_dim),
+                                                    static_cast<std::size_t>(value_dim));
+  }
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t sub_tile_bytes() const noexcept {
+    return sub_tile_tokens() * slot_bytes();
+  }
+
+  // First byte of each field, from the start of its sub-tile.
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t key_codes_offset() const noexcept {
     return 0;
   }
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t key_signs_offset() const noexcept {
-    return tokens * static_cast<std::size_t>(key_dim * key_code_bits()) / 8;
+    return sub_tile_tokens() * key_code_bytes();
   }
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t key_scales_offset() const noexcept {
-    return key_signs_offset() + (key_codec == KeyCodec::inner_product
-                                     ? tokens * static_cast<std::size_t>(key_dim) / 8
-                                     : 0);
+    return sub_tile_tokens() * (key_code_bytes() + key_sign_bytes());
   }
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t residual_scales_offset() const noexcept {
-    return key_scales_offset() + (key_codec == KeyCodec::float8 ? 0 : 2 * tokens);
+    return key_scales_offset() + (key_codec == KeyCodec::float8 ? 0 : 2 * sub_tile_tokens());
   }
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t value_scales_offset() const noexcept {
-    return residual_scales_offset() + (key_codec == KeyCodec::inner_product ? 2 * tokens : 0);
+    return residual_scales_offset() +
+           (key_codec == KeyCodec::inner_product ? 2 * sub_tile_tokens() : 0);
   }
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t value_zeros_offset() const noexcept {
-    return value_scales_offset() + 2 * tokens * value_groups();
+    return value_scales_offset() + 2 * sub_tile_tokens() * value_groups();
   }
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t value_codes_offset() const noexcept {
     return value_zeros_offset() +
-           (value_codec == ValueCodec::grouped ? 2 * tokens * value_groups() : 0);
+           (value_codec == ValueCodec::grouped ? 2 * sub_tile_tokens() * value_groups() : 0);
   }
-  /// Bytes of one tile, a multiple of 64.
+
+  /// Bytes of one tile, a multiple of 64; the same in every order.
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t bytes() const noexcept {
-    return value_codes_offset() + tokens * static_cast<std::size_t>(value_dim * value_bits) / 8;
+    return tokens * slot_bytes();
   }
-  /// Bytes per token and kv head: `bytes() / 64`, exactly.
+  /// Bytes per token and kv head.
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t slot_bytes() const noexcept {
-    return bytes() / tokens;
+    return key_code_bytes() + key_sign_bytes() + metadata_bytes() +
+           static_cast<std::size_t>(value_dim * value_bits) / 8;
+  }
+  /// Bytes per token and kv head of scales and zero points.
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t metadata_bytes() const noexcept {
+    const std::size_t keys =
+        key_codec == KeyCodec::float8 ? 0 : (key_codec == KeyCodec::inner_product ? 2 : 1);
+    return 2 * (keys + value_groups() * (value_codec == ValueCodec::grouped ? 2 : 1));
   }
 
   /// Where bit `bit` of the key code of (token, dim) is; 0 <= token < 64, 0 <= dim < key_dim.
@@ -114,64 +120,98 @@ struct TileFormat {
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION TileBit value_code_bit(std::size_t token,
                                                                      std::size_t dim,
                                                                      unsigned bit) const noexcept {
-    const auto width_bits = static_cast<unsigned>(value_bits);
-    const std::size_t block = dim / 32;
-    const std::size_t rest = static_cast<std::size_t>(value_dim) - 32 * block;
-    const std::size_t row_width = rest < 32 ? rest : 32;
-    std::size_t row = 0;
-    unsigned position = 0;
-    if (width_bits == 3) {
-      const std::size_t group = token % 32 / 8;
-      const auto nibble = static_cast<unsigned>(token % 8) * 4;
-      row = token / 32 * 3 + (group < 3 ? group : bit);
-      position = nibble + (group < 3 ? bit : 3);
-    } else {
-      const std::size_t per_word = 32 / width_bits;
-      row = token / per_word;
-      position = static_cast<unsigned>(token % per_word) * width_bits + bit;
+    const auto width = static_cast<unsigned>(value_bits);
+    const auto value_dims = static_cast<std::size_t>(value_dim);
+    if (order == TileOrder::host) {
+      return detail::host_order::value_bit(value_codes_offset(), width, value_dims, token, dim,
+                                           bit);
     }
-    const std::size_t word = block * 64 * width_bits + row * row_width + dim % 32;
-    return in_word(value_codes_offset(), word, position);
+    const std::size_t start = sub_tile(token) + value_codes_offset();
+    const bool table = value_codec == ValueCodec::codebook;
+    return mma_bit(
+        start, width, table, value_dims,
+        detail::mma_order::value_nibble(table, value_dims, token % sub_tile_tokens(), dim), bit);
+  }
+
+  /// First byte of the fp16 key scale of a token; not for float8.
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t key_scale_byte(
+      std::size_t token) const noexcept {
+    return key_half(key_scales_offset(), token);
+  }
+  /// First byte of the fp16 residual scale of a token (inner_product only).
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t residual_scale_byte(
+      std::size_t token) const noexcept {
+    return key_half(residual_scales_offset(), token);
+  }
+  /// First byte of the fp16 scale of a token's value group.
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t value_scale_byte(
+      std::size_t token, std::size_t group = 0) const noexcept {
+    return value_half(value_scales_offset(), token, group);
+  }
+  /// First byte of the fp16 zero point of a token's value group (grouped only).
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t value_zero_byte(
+      std::size_t token, std::size_t group = 0) const noexcept {
+    return value_half(value_zeros_offset(), token, group);
   }
 
  private:
-  static constexpr TURBOQUANT_FUNCTION TileBit in_word(std::size_t offset, std::size_t word,
-                                                       unsigned bit) noexcept {
-    return {offset + 4 * word + bit / 8, bit % 8};
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t key_code_bytes() const noexcept {
+    return static_cast<std::size_t>(key_dim * key_code_bits()) / 8;
+  }
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t key_sign_bytes() const noexcept {
+    return key_codec == KeyCodec::inner_product ? static_cast<std::size_t>(key_dim) / 8 : 0;
   }
 
-  /// Position of nibble n of 8 in a dword: low nibbles of bytes 0..3, then their high nibbles.
-  static constexpr TURBOQUANT_FUNCTION unsigned nibble_position(std::size_t n) noexcept {
-    return static_cast<unsigned>(n % 4 * 8 + n / 4 * 4);
+  /// First byte of the sub-tile of a token.
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t sub_tile(
+      std::size_t token) const noexcept {
+    return token / sub_tile_tokens() * sub_tile_bytes();
+  }
+
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t key_half(
+      std::size_t offset, std::size_t token) const noexcept {
+    const std::size_t each = sub_tile_tokens();
+    return order == TileOrder::host
+               ? offset + 2 * token
+               : sub_tile(token) + offset + 2 * detail::mma_order::key_half(each, token % each);
+  }
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t value_half(
+      std::size_t offset, std::size_t token, std::size_t group) const noexcept {
+    const std::size_t each = sub_tile_tokens();
+    const std::size_t in_group =
+        order == TileOrder::host ? token : detail::mma_order::value_half(each, token % each);
+    return sub_tile(token) + offset + 2 * (group * each + in_group);
   }
 
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION TileBit key_bit(std::size_t offset, unsigned width,
                                                               std::size_t token, std::size_t dim,
                                                               unsigned bit) const noexcept {
+    const auto key_dims = static_cast<std::size_t>(key_dim);
+    if (order == TileOrder::host) {
+      return detail::host_order::key_bit(offset, width, key_dims, token, dim, bit);
+    }
+    return mma_bit(
+        sub_tile(token) + offset, width, true, key_dims,
+        detail::mma_order::key_nibble(sub_tile_tokens(), key_dims, token % sub_tile_tokens(), dim),
+        bit);
+  }
+
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION TileBit mma_bit(std::size_t start, unsigned width,
+                                                              bool table, std::size_t dim,
+                                                              detail::mma_order::Nibble at,
+                                                              unsigned bit) const noexcept {
+    const std::size_t count = detail::mma_order::selectors(sub_tile_tokens(), dim);
     if (width == 8) {
-      return in_word(offset, dim / 4 * tokens + token, static_cast<unsigned>(dim % 4) * 8 + bit);
+      const detail::mma_order::Nibble byte = detail::mma_order::float8_byte(at);
+      return {
+          start + detail::mma_order::word_byte(byte.lane, byte.selector, 2 * count) + byte.nibble,
+          bit};
     }
-    if (width == 4) {
-      return in_word(offset, dim / 8 * tokens + token, nibble_position(dim % 8) + bit);
-    }
-    const std::size_t block = dim / 32;
-    const std::size_t whole = static_cast<std::size_t>(key_dim) / 32;
-    const std::size_t group = dim % 32 / 8;
-    if (block == whole) {
-      const std::size_t plane = group * width + bit;
-      return {offset + whole * 4 * tokens * width + plane * tokens + token,
-              static_cast<unsigned>(dim % 8)};
-    }
-    const unsigned nibble = nibble_position(dim % 8);
-    switch (width) {
-      case 1: return in_word(offset, block * tokens + token, nibble + static_cast<unsigned>(group));
-      case 2:
-        return in_word(offset, (2 * block + group / 2) * tokens + token,
-                       nibble + 2 * static_cast<unsigned>(group % 2) + bit);
-      default:
-        return in_word(offset, (3 * block + (group < 3 ? group : bit)) * tokens + token,
-                       nibble + (group < 3 ? bit : 3));
-    }
+    const detail::mma_order::WordBit in_word =
+        detail::mma_order::selector_bit(width, table, count, at.selector, at.nibble, bit);
+    return {start + detail::mma_order::word_byte(at.lane, in_word.word, count * width / 4) +
+                in_word.bit / 8,
+            in_word.bit % 8};
   }
 };
 
@@ -207,6 +247,19 @@ constexpr void require_supported(const TileFormat& format) {
   require(format.value_codec == ValueCodec::grouped || format.value_group == format.value_dim,
           ErrorCode::unsupported, "TileFormat: value_group is ", format.value_group,
           ", expected value_dim = ", format.value_dim, " for codebook values");
+  for (const auto& [name, dim] :
+       {std::pair{"key_dim", format.key_dim}, std::pair{"value_dim", format.value_dim}}) {
+    require(
+        format.order == TileOrder::host || detail::mma_order::fits(static_cast<std::size_t>(dim)),
+        ErrorCode::unsupported, "TileFormat: ", name, " is ", dim,
+        ", expected a multiple of 16 in mma order");
+  }
+}
+
+/// Whether tiles of both formats hold the same codes and numbers, in whatever order.
+[[nodiscard]] constexpr bool same_content(TileFormat a, const TileFormat& b) noexcept {
+  a.order = b.order;
+  return a == b;
 }
 
 }  // namespace turboquant

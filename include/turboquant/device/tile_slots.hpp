@@ -8,16 +8,9 @@
 
 namespace turboquant::detail {
 
-/// Zeroes slots [first, end) of a tile.
-inline TURBOQUANT_FUNCTION void clear_slots(const TileFormat& format, std::size_t first,
-                                            std::size_t end, unsigned char* tile) noexcept {
-  if (first >= end) {
-    return;
-  }
-  if (first == 0 && end == TileFormat::tokens) {
-    std::memset(tile, 0, format.bytes());
-    return;
-  }
+/// Zeroes keys, signs and numbers of slots [first, end) of a tile in host order.
+inline TURBOQUANT_FUNCTION void clear_host_slots(const TileFormat& format, std::size_t first,
+                                                 std::size_t end, unsigned char* tile) noexcept {
   const auto clear_rows = [&](std::size_t offset, std::size_t rows, std::size_t bytes) {
     for (std::size_t row = 0; row < rows; ++row) {
       std::memset(tile + offset + (row * TileFormat::tokens + first) * bytes, 0,
@@ -34,9 +27,54 @@ inline TURBOQUANT_FUNCTION void clear_slots(const TileFormat& format, std::size_
   if (format.key_codec == KeyCodec::inner_product) {
     clear_keys(key_signs(format));
   }
-  clear_rows(format.key_scales_offset(),
-             (format.value_codes_offset() - format.key_scales_offset()) / 2 / TileFormat::tokens,
-             2);
+  clear_rows(format.key_scales_offset(), format.metadata_bytes() / 2, 2);
+}
+
+/// The same in any order, field by field.
+inline TURBOQUANT_FUNCTION void clear_any_slots(const TileFormat& format, std::size_t first,
+                                                std::size_t end, unsigned char* tile) noexcept {
+  const auto dim = static_cast<std::size_t>(format.key_dim);
+  for (std::size_t token = first; token < end; ++token) {
+    if (format.key_codec == KeyCodec::float8) {
+      for (std::size_t d = 0; d < dim; ++d) {
+        tile[format.key_code_bit(token, d, 0).byte] = 0;
+      }
+    } else {
+      for (std::size_t group = 0; group < dim / 8; ++group) {
+        key_codes(format).write_nibbles(tile, group, token, 0);
+        if (format.key_codec == KeyCodec::inner_product) {
+          key_signs(format).write_nibbles(tile, group, token, 0);
+        }
+      }
+      store_half(tile + format.key_scale_byte(token), {});
+      if (format.key_codec == KeyCodec::inner_product) {
+        store_half(tile + format.residual_scale_byte(token), {});
+      }
+    }
+    for (std::size_t group = 0; group < format.value_groups(); ++group) {
+      store_half(tile + format.value_scale_byte(token, group), {});
+      if (format.value_codec == ValueCodec::grouped) {
+        store_half(tile + format.value_zero_byte(token, group), {});
+      }
+    }
+  }
+}
+
+/// Zeroes slots [first, end) of a tile.
+inline TURBOQUANT_FUNCTION void clear_slots(const TileFormat& format, std::size_t first,
+                                            std::size_t end, unsigned char* tile) noexcept {
+  if (first >= end) {
+    return;
+  }
+  if (first == 0 && end == TileFormat::tokens) {
+    std::memset(tile, 0, format.bytes());
+    return;
+  }
+  if (format.order == TileOrder::host) {
+    clear_host_slots(format, first, end, tile);
+  } else {
+    clear_any_slots(format, first, end, tile);
+  }
   const ValueSection values = value_codes(format);
   for (std::size_t group = first / 8; 8 * group < end; ++group) {
     unsigned keep = 0;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <turboquant/base/float16.hpp>
 #include <turboquant/device/tile_words.hpp>
 
 #include <cstddef>
@@ -33,9 +32,12 @@ template <std::size_t Lanes>
 TURBOQUANT_FUNCTION void store_key_codes(const KeySection& section, const std::uint8_t* codes,
                                          LaneSlots lanes, unsigned char* tile) noexcept {
   std::size_t group = 0;
-  // Words of 32 dimensions are complete in registers, so their rows are written without being read.
+  // Host order: words of 32 dimensions are complete in registers, so their rows are written without
+  // being read.
   const std::size_t row_bytes = 4 * TileFormat::tokens;
-  for (; group + 4 <= section.word_dims() / 8; group += 4) {
+  const std::size_t word_groups =
+      section.sub_tiles.order == TileOrder::host ? section.word_dims() / 8 : 0;
+  for (; group + 4 <= word_groups; group += 4) {
     std::uint32_t nibbles[4][Lanes];
     for (std::size_t k = 0; k < 4; ++k) {
       gather_nibbles<Lanes>(codes + (8 * group + 8 * k) * Lanes, nibbles[k]);
@@ -85,7 +87,7 @@ TURBOQUANT_FUNCTION void store_value_codes(const ValueSection& section, const st
     const std::size_t left = lanes.count - lane;
     const std::size_t count = left < 8 - token ? left : 8 - token;
     const std::size_t group = (lanes.slot + lane) / 8;
-    if (count == 8 && section.width == 4) {
+    if (count == 8 && section.width == 4 && section.sub_tiles.order == TileOrder::host) {
       for (std::size_t d = 0; d < section.dim; ++d) {
         std::uint64_t bytes = 0;
         std::memcpy(&bytes, codes + d * Lanes + lane, 8);
@@ -106,10 +108,10 @@ TURBOQUANT_FUNCTION void store_value_codes(const ValueSection& section, const st
 }
 
 template <std::size_t Lanes>
-TURBOQUANT_FUNCTION void store_scales(std::size_t offset, const float16* scales, LaneSlots lanes,
-                                      unsigned char* tile) noexcept {
+TURBOQUANT_FUNCTION void store_scales(const HalfSection& section, const float16* scales,
+                                      LaneSlots lanes, unsigned char* tile) noexcept {
   for (std::size_t lane = 0; lane < lanes.count; ++lane) {
-    store_half(tile + offset + 2 * (lanes.slot + lane), scales[lane]);
+    store_half(tile + section.byte(lanes.slot + lane), scales[lane]);
   }
 }
 

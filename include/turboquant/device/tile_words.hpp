@@ -1,11 +1,11 @@
 #pragma once
 
-#include <turboquant/base/float16.hpp>
+#include <turboquant/device/memory_words.hpp>
+#include <turboquant/device/mma_words.hpp>
 #include <turboquant/device/tile_format.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 /// @file
 /// Reading and writing the fields of a tile by words, for kernels that handle all dimensions of a
@@ -14,30 +14,21 @@
 
 namespace turboquant::detail {
 
-[[nodiscard]] inline TURBOQUANT_FUNCTION std::uint32_t load_word(const unsigned char* at) noexcept {
-  std::uint32_t word = 0;
-  std::memcpy(&word, at, 4);
-  return word;
-}
+using host_order::nibble_shift;
 
-inline TURBOQUANT_FUNCTION void store_word(unsigned char* at, std::uint32_t word) noexcept {
-  std::memcpy(at, &word, 4);
-}
+/// Where the sub-tiles of a tile are.
+struct SubTiles {
+  TileOrder order = TileOrder::host;
+  std::size_t tokens = TileFormat::tokens;
+  std::size_t bytes = 0;
 
-[[nodiscard]] inline TURBOQUANT_FUNCTION float load_half(const unsigned char* at) noexcept {
-  float16 half;
-  std::memcpy(&half.bits, at, 2);
-  return half.to_float();
-}
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t start(std::size_t token) const noexcept {
+    return token / tokens * bytes;
+  }
+};
 
-inline TURBOQUANT_FUNCTION void store_half(unsigned char* at, float16 half) noexcept {
-  std::memcpy(at, &half.bits, 2);
-}
-
-/// The word of 8 nibbles at a word's nibble positions: nibbles 0..3 are the low nibbles of bytes
-/// 0..3.
-[[nodiscard]] constexpr TURBOQUANT_FUNCTION unsigned nibble_shift(std::size_t n) noexcept {
-  return static_cast<unsigned>(n % 4 * 8 + n / 4 * 4);
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION SubTiles sub_tiles(const TileFormat& format) noexcept {
+  return {format.order, format.sub_tile_tokens(), format.sub_tile_bytes()};
 }
 
 /// One section of key codes (or signs: width 1) of a tile.
@@ -45,21 +36,11 @@ struct KeySection {
   std::size_t offset = 0;
   unsigned width = 0;  ///< bits per code: 1, 2, 3, 4 or 8
   std::size_t dim = 0;
+  SubTiles sub_tiles{};
 
-  /// Dimensions stored in dwords; the others follow as byte planes.
+  /// Host order: dimensions stored in dwords; the others follow as byte planes.
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t word_dims() const noexcept {
     return width >= 4 ? dim : dim / 32 * 32;
-  }
-
-  /// Dword row (of 64 tokens) that holds group `group` of 8 dimensions, and where in the nibbles;
-  /// fp8: not used.
-  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t row(std::size_t group) const noexcept {
-    switch (width) {
-      case 1: return group / 4;
-      case 2: return group / 2;
-      case 3: return group / 4 * 3 + group % 4;
-      default: return group;
-    }
   }
 
   /// The 8 codes of group `group` of 8 dimensions of a token as nibbles in `nibble_shift` order.
@@ -67,6 +48,9 @@ struct KeySection {
   [[nodiscard]] TURBOQUANT_FUNCTION std::uint32_t read_nibbles(const unsigned char* tile,
                                                                std::size_t group,
                                                                std::size_t token) const noexcept {
+    if (sub_tiles.order == TileOrder::mma) {
+      return read_selectors(tile, group, token);
+    }
     const unsigned char* section = tile + offset;
     if (8 * group >= word_dims()) {
       return read_planes(section, group, token);
@@ -89,10 +73,14 @@ struct KeySection {
     }
   }
 
-  /// Writes the 8 codes of group `group` of a token; its bits are zero before. Inverse of
-  /// `read_nibbles`.
+  /// Writes the 8 codes of group `group` of a token; in host order its bits are zero before.
+  /// Inverse of `read_nibbles`.
   TURBOQUANT_FUNCTION void write_nibbles(unsigned char* tile, std::size_t group, std::size_t token,
                                          std::uint32_t nibbles) const noexcept {
+    if (sub_tiles.order == TileOrder::mma) {
+      write_selectors(tile, group, token, nibbles);
+      return;
+    }
     unsigned char* section = tile + offset;
     if (8 * group >= word_dims()) {
       write_planes(section, group, token, nibbles);
@@ -120,6 +108,41 @@ struct KeySection {
   }
 
  private:
+  // mma order: nibbles n of a selector and the word's nibbles differ in their places only.
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION mma_order::Selectors selectors() const noexcept {
+    return {width, true, mma_order::selectors(sub_tiles.tokens, dim)};
+  }
+  [[nodiscard]] TURBOQUANT_FUNCTION std::uint32_t read_selectors(const unsigned char* tile,
+                                                                 std::size_t group,
+                                                                 std::size_t token) const noexcept {
+    const unsigned char* section = tile + sub_tiles.start(token) + offset;
+    std::uint32_t nibbles = 0;
+    for (std::size_t n = 0; n < 8; n += 4) {
+      const mma_order::Nibble at =
+          mma_order::key_nibble(sub_tiles.tokens, dim, token % sub_tiles.tokens, 8 * group + n);
+      const std::uint32_t four = selectors().read(section, at.lane, at.selector) >> (4 * at.nibble);
+      for (unsigned i = 0; i < 4; ++i) {
+        nibbles |= ((four >> (4 * i)) & 15U) << nibble_shift(n + i);
+      }
+    }
+    return nibbles;
+  }
+  TURBOQUANT_FUNCTION void write_selectors(unsigned char* tile, std::size_t group,
+                                           std::size_t token,
+                                           std::uint32_t nibbles) const noexcept {
+    unsigned char* section = tile + sub_tiles.start(token) + offset;
+    for (std::size_t n = 0; n < 8; n += 4) {
+      const mma_order::Nibble at =
+          mma_order::key_nibble(sub_tiles.tokens, dim, token % sub_tiles.tokens, 8 * group + n);
+      std::uint32_t four = 0;
+      for (unsigned i = 0; i < 4; ++i) {
+        four |= ((nibbles >> nibble_shift(n + i)) & 15U) << (4 * i);
+      }
+      selectors().write(section, at.lane, at.selector, 0xFFFFU << (4 * at.nibble),
+                        four << (4 * at.nibble));
+    }
+  }
+
   [[nodiscard]] TURBOQUANT_FUNCTION const unsigned char* plane(const unsigned char* section,
                                                                std::size_t group,
                                                                std::size_t token) const noexcept {
@@ -157,12 +180,13 @@ struct KeySection {
 [[nodiscard]] constexpr TURBOQUANT_FUNCTION KeySection
 key_codes(const TileFormat& format) noexcept {
   return {format.key_codes_offset(), static_cast<unsigned>(format.key_code_bits()),
-          static_cast<std::size_t>(format.key_dim)};
+          static_cast<std::size_t>(format.key_dim), sub_tiles(format)};
 }
 
 [[nodiscard]] constexpr TURBOQUANT_FUNCTION KeySection
 key_signs(const TileFormat& format) noexcept {
-  return {format.key_signs_offset(), 1, static_cast<std::size_t>(format.key_dim)};
+  return {format.key_signs_offset(), 1, static_cast<std::size_t>(format.key_dim),
+          sub_tiles(format)};
 }
 
 /// The value codes of a tile.
@@ -170,8 +194,10 @@ struct ValueSection {
   std::size_t offset = 0;
   unsigned width = 0;  ///< bits per code: 2, 3 or 4
   std::size_t dim = 0;
+  SubTiles sub_tiles{};
+  bool table = false;  ///< whether codes index a table
 
-  /// First dword of dimension `dim`'s column, and the dwords between two rows.
+  /// Host order: first dword of dimension `dim`'s column, and the dwords between two rows.
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t column(std::size_t d) const noexcept {
     return d / 32 * 64 * width + d % 32;
   }
@@ -185,6 +211,9 @@ struct ValueSection {
   [[nodiscard]] TURBOQUANT_FUNCTION std::uint32_t read_nibbles(const unsigned char* tile,
                                                                std::size_t group,
                                                                std::size_t d) const noexcept {
+    if (sub_tiles.order == TileOrder::mma) {
+      return read_selectors(tile, group, d);
+    }
     const unsigned char* words = tile + offset + 4 * column(d);
     const std::size_t stride = 4 * row_words(d);
     switch (width) {
@@ -211,6 +240,10 @@ struct ValueSection {
   /// before.
   TURBOQUANT_FUNCTION void write_nibbles(unsigned char* tile, std::size_t group, std::size_t d,
                                          std::uint32_t nibbles) const noexcept {
+    if (sub_tiles.order == TileOrder::mma) {
+      write_selectors(tile, group, d, nibbles, nibbles);
+      return;
+    }
     unsigned char* words = tile + offset + 4 * column(d);
     const std::size_t stride = 4 * row_words(d);
     const auto merge = [](unsigned char* at, std::uint32_t bits) {
@@ -244,12 +277,48 @@ struct ValueSection {
     for (unsigned token = 0; token < 8; ++token) {
       mask |= ((keep >> token) & 1U) != 0 ? 0xFU << (4 * token) : 0U;
     }
+    if (sub_tiles.order == TileOrder::mma) {
+      write_selectors(tile, group, d, ~mask, 0);
+      return;
+    }
     const std::uint32_t kept = read_nibbles(tile, group, d) & mask;
     clear_group(tile, group, d);
     write_nibbles(tile, group, d, kept);
   }
 
  private:
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION mma_order::Selectors selectors() const noexcept {
+    return {width, table, mma_order::selectors(sub_tiles.tokens, dim)};
+  }
+  [[nodiscard]] TURBOQUANT_FUNCTION std::uint32_t read_selectors(const unsigned char* tile,
+                                                                 std::size_t group,
+                                                                 std::size_t d) const noexcept {
+    const unsigned char* section = tile + sub_tiles.start(8 * group) + offset;
+    std::uint32_t nibbles = 0;
+    for (std::size_t t = 0; t < 8; ++t) {
+      const mma_order::Nibble at =
+          mma_order::value_nibble(table, dim, 8 * group % sub_tiles.tokens + t, d);
+      const std::uint32_t codes = selectors().read(section, at.lane, at.selector);
+      nibbles |= ((codes >> (4 * at.nibble)) & 15U) << (4 * t);
+    }
+    return nibbles;
+  }
+  /// Replaces the codes of the tokens whose nibble in `which` is not 0.
+  TURBOQUANT_FUNCTION void write_selectors(unsigned char* tile, std::size_t group, std::size_t d,
+                                           std::uint32_t which,
+                                           std::uint32_t nibbles) const noexcept {
+    unsigned char* section = tile + sub_tiles.start(8 * group) + offset;
+    for (std::size_t t = 0; t < 8; ++t) {
+      if (((which >> (4 * t)) & 15U) != 0) {
+        const mma_order::Nibble at =
+            mma_order::value_nibble(table, dim, 8 * group % sub_tiles.tokens + t, d);
+        const std::uint32_t code = (nibbles >> (4 * t)) & 15U;
+        selectors().write(section, at.lane, at.selector, 15U << (4 * at.nibble),
+                          code << (4 * at.nibble));
+      }
+    }
+  }
+
   TURBOQUANT_FUNCTION void clear_group(unsigned char* tile, std::size_t group,
                                        std::size_t d) const noexcept {
     unsigned char* words = tile + offset + 4 * column(d);
@@ -274,7 +343,45 @@ struct ValueSection {
 [[nodiscard]] constexpr TURBOQUANT_FUNCTION ValueSection
 value_codes(const TileFormat& format) noexcept {
   return {format.value_codes_offset(), static_cast<unsigned>(format.value_bits),
-          static_cast<std::size_t>(format.value_dim)};
+          static_cast<std::size_t>(format.value_dim), sub_tiles(format),
+          format.value_codec == ValueCodec::codebook};
+}
+
+/// One fp16 number per token.
+struct HalfSection {
+  std::size_t offset = 0;
+  bool of_values = false;
+  SubTiles sub_tiles{};
+
+  /// First byte of the number of a token.
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t byte(std::size_t token) const noexcept {
+    if (sub_tiles.order == TileOrder::host) {
+      return offset + 2 * token;
+    }
+    const std::size_t in_sub = token % sub_tiles.tokens;
+    return sub_tiles.start(token) + offset +
+           2 * (of_values ? mma_order::value_half(sub_tiles.tokens, in_sub)
+                          : mma_order::key_half(sub_tiles.tokens, in_sub));
+  }
+};
+
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION HalfSection
+key_scales(const TileFormat& format) noexcept {
+  return {format.key_scales_offset(), false, sub_tiles(format)};
+}
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION HalfSection
+residual_scales(const TileFormat& format) noexcept {
+  return {format.residual_scales_offset(), false, sub_tiles(format)};
+}
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION HalfSection value_scales(const TileFormat& format,
+                                                                     std::size_t group) noexcept {
+  return {format.value_scales_offset() + 2 * group * format.sub_tile_tokens(), true,
+          sub_tiles(format)};
+}
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION HalfSection value_zeros(const TileFormat& format,
+                                                                    std::size_t group) noexcept {
+  return {format.value_zeros_offset() + 2 * group * format.sub_tile_tokens(), true,
+          sub_tiles(format)};
 }
 
 }  // namespace turboquant::detail

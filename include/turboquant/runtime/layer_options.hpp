@@ -59,7 +59,7 @@ namespace detail {
 
 /// Bytes of scales and zero points in a tile.
 [[nodiscard]] constexpr std::size_t metadata_bytes_of(const TileFormat& format) noexcept {
-  return format.value_codes_offset() - format.key_scales_offset();
+  return TileFormat::tokens * format.metadata_bytes();
 }
 
 /// A codec that no tile is made with, for attention over exact rows alone.

@@ -58,6 +58,21 @@ namespace detail {
   return *found;
 }
 
+/// The operations of `arch` for tiles of a format. Vector units work on host order; in other orders
+/// only plain C++ does, which is what `automatic` then means.
+/// @throws Error as above, Error(unsupported) for vector units on another order.
+[[nodiscard]] inline const HostOperations& host_operations(HostArch arch,
+                                                           const TileFormat& format) {
+  if (format.order == TileOrder::host) {
+    return host_operations(arch);
+  }
+  const HostArch wanted = arch == HostArch::automatic ? arch_from_environment() : arch;
+  require(wanted == HostArch::automatic || wanted == HostArch::portable, ErrorCode::unsupported,
+          "HostArch: ", to_string(wanted), " works on tiles in host order, but their order is ",
+          to_string(format.order));
+  return portable_operations;
+}
+
 }  // namespace detail
 
 /// Whether the tile operations of `arch` can run here.

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <turboquant/base/float16.hpp>
+
+#include <cstdint>
+#include <cstring>
+
+namespace turboquant::detail {
+
+[[nodiscard]] inline TURBOQUANT_FUNCTION std::uint32_t load_word(const unsigned char* at) noexcept {
+  std::uint32_t word = 0;
+  std::memcpy(&word, at, 4);
+  return word;
+}
+
+inline TURBOQUANT_FUNCTION void store_word(unsigned char* at, std::uint32_t word) noexcept {
+  std::memcpy(at, &word, 4);
+}
+
+[[nodiscard]] inline TURBOQUANT_FUNCTION float load_half(const unsigned char* at) noexcept {
+  float16 half;
+  std::memcpy(&half.bits, at, 2);
+  return half.to_float();
+}
+
+inline TURBOQUANT_FUNCTION void store_half(unsigned char* at, float16 half) noexcept {
+  std::memcpy(at, &half.bits, 2);
+}
+
+}  // namespace turboquant::detail
