@@ -12,6 +12,12 @@
 
 namespace turboquant::detail {
 
+/// How finely queries and weights are rounded.
+struct IntegerPrecision {
+  int limbs = 1;              ///< bytes of a query number
+  bool int16_weights = true;  ///< u8 otherwise
+};
+
 /// Stored scales and zero points of a tile as floats; slots outside the valid range are 0, whatever
 /// they hold.
 struct ValueMetadata {
@@ -25,8 +31,8 @@ struct ValueMetadata {
 /// per group and row 32 dwords of two int16 or 16 dwords of four u8.
 struct PackedWeights {
   alignas(64) std::int32_t dwords[ValueMetadata::most_groups][Int8Block::most_rows][32];
-  float unit[Int8Block::most_rows];          ///< value of one unit of weight
-  std::int32_t total[Int8Block::most_rows];  ///< sum of all int16 weights (codebook values)
+  float unit[Int8Block::most_rows];          ///< value of one unit of weight times code
+  std::int32_t start[Int8Block::most_rows];  ///< what sums of weight times code begin with
 
   /// A row that adds nothing.
   void clear_row(std::size_t groups, int row) noexcept {
@@ -35,6 +41,8 @@ struct PackedWeights {
         dword = 0;
       }
     }
+    unit[row] = 0;
+    start[row] = 0;
   }
 };
 
@@ -42,19 +50,23 @@ struct PackedWeights {
 /// to the output.
 inline constexpr float negligible_logit = -64.0F;
 
-/// How weights become integers of 15 bits: times a power of two, so that a lone token's value comes
-/// back exactly.
+/// How weights become integers.
 struct WeightScale {
   float inverse = 0;
   float unit = 0;
   float limit = 0;  ///< largest weight before the stored scale is multiplied in
 };
 
+/// int16 weights are multiplied by a power of two, so that a lone token's value comes back exactly.
 /// @param largest_weight of the tile, at most 1
-[[nodiscard]] inline WeightScale int16_weight_scale(float largest_weight,
-                                                    const ValueMetadata& metadata) noexcept {
+[[nodiscard]] inline WeightScale weight_scale(float largest_weight, const ValueMetadata& metadata,
+                                              bool int16_weights) noexcept {
   const float largest_scale = metadata.largest_scale > 1e-20F ? metadata.largest_scale : 1e-20F;
-  const int exponent = weight_exponent(largest_weight * largest_scale);
+  const float bound = largest_weight * largest_scale;
+  if (!int16_weights) {
+    return {255.0F / bound, bound / 255.0F, 256.0F / largest_scale};
+  }
+  const int exponent = weight_exponent(bound);
   return {exact_power_of_two(exponent), exact_power_of_two(-exponent), 32767.0F / largest_scale};
 }
 
@@ -64,7 +76,7 @@ template <int Limbs, bool Magnitudes>
 void prepare_integer(const TileTables& tables, const PrepareArguments& in,
                      std::byte* query) noexcept {
   const TileFormat& format = tables.format;
-  const LevelUnits levels = level_units(format.key_code_bits());
+  const LevelTable& levels = level_table(static_cast<unsigned>(format.key_code_bits()));
   const int offset = Magnitudes && format.key_code_bits() == 4 ? 0 : levels.offset;
   prepare_int8(in.queries, in.rows, format.key_dim,
                static_cast<double>(in.logit_scale) * levels.step, offset, Limbs, query);
@@ -80,46 +92,54 @@ inline std::size_t integer_query_bytes(const TileTables& tables, int rows) noexc
   return sections * int8_query_bytes(rows, tables.format.key_dim);
 }
 
-/// Calls `take(first dim, dims, group)` for runs of up to 32 dimensions that share a block of words
-/// and a value group.
+/// Up to 32 value dimensions of a tile that share a block of words and a value group.
+struct ValueRun {
+  const unsigned char* words = nullptr;  ///< first word of the first dimension
+  std::size_t stride = 0;                ///< bytes between rows of words
+  unsigned width = 0;                    ///< bits of a code
+  std::size_t count = 0;                 ///< dimensions
+  std::ptrdiff_t ahead = 0;  ///< from here to the same bytes of the next tile; 0: no next tile
+};
+
+/// Calls `take(run, first dim, group)` for all value dimensions of a tile.
 template <class Take>
-void for_value_runs(const ValueSection& section, std::size_t group_size,
+void for_value_runs(const TileFormat& format, const unsigned char* tile, std::ptrdiff_t ahead,
                     const Take& take) noexcept {
+  const ValueSection section = value_codes(format);
+  const auto group_size = static_cast<std::size_t>(format.value_group);
   for (std::size_t d = 0; d < section.dim;) {
     const std::size_t group = d / group_size;
     const std::size_t block_end = d / 32 * 32 + section.row_words(d);
     const std::size_t group_end = (group + 1) * group_size;
     const std::size_t end = block_end < group_end ? block_end : group_end;
-    take(d, end - d, group);
+    take(ValueRun{tile + section.offset + 4 * section.column(d), 4 * section.row_words(d),
+                  section.width, end - d, ahead},
+         d, group);
     d = end;
   }
 }
 
-using ScoreFunction = void (*)(const unsigned char*, std::size_t, int, const Int8Block&,
-                               const unsigned char*, std::ptrdiff_t, bool,
-                               float (*)[TileFormat::tokens]) noexcept;
+/// Integer dot products of the columns of one block with all tokens of a tile.
+struct BlockDots {
+  alignas(64) std::int32_t dots[Int8Block::most_columns][TileFormat::tokens];
+};
 
-/// Score functions of one key width for blocks of 4, 2 and 1 rows.
-struct ScoreFunctions {
-  ScoreFunction four;
-  ScoreFunction two;
-  ScoreFunction one;
-
-  [[nodiscard]] ScoreFunction operator()(int rows) const noexcept {
-    return rows == 4 ? four : (rows == 2 ? two : one);
-  }
+/// Logits of a block of rows, not masked.
+struct BlockLogits {
+  alignas(64) float logits[Int8Block::most_rows][TileFormat::tokens];
 };
 
 /// One tile for all rows of a kv head. `Arch` supplies the steps; see `avx512::Steps`.
 template <class Arch>
-void attend_integer(const TileTables& tables, const TileArguments& in) noexcept {
+void attend_integer(const TileTables& tables, const TileArguments& in,
+                    IntegerPrecision precision) noexcept {
   const TileFormat& format = tables.format;
   const auto* tile = reinterpret_cast<const unsigned char*>(in.tile);
   const LaneState state(tables, in.rows, in.state);
-  const LevelUnits value_levels = Arch::codebook ? level_units(format.value_bits) : LevelUnits{};
   ValueMetadata metadata;
   Arch::load_metadata(format, tile, in.tokens.first, in.tokens.end, metadata);
   const bool plain = in.soft_cap == 0 && in.tokens.all_visible(in.rows);
+  BlockLogits block;
   PackedWeights packed;
   for (int first = 0; first < in.rows; first += 4) {
     const int rows = block_rows(in.rows, first);
@@ -128,19 +148,18 @@ void attend_integer(const TileTables& tables, const TileArguments& in) noexcept 
       Arch::prefetch(tile + ahead + format.key_scales_offset(),
                      format.value_codes_offset() - format.key_scales_offset());
     }
-    alignas(64) float logits[Int8Block::most_rows][TileFormat::tokens];
-    Arch::scores(format.key_code_bits())(rows)(tile, format.key_codes_offset(), format.key_dim,
-                                               int8_block(in.query, first, format.key_dim),
-                                               tile + format.key_scales_offset(), ahead, false,
-                                               logits);
+    const auto score = [&](const KeySection& section, const std::byte* query,
+                           std::size_t scales_offset, bool add) {
+      const Int8Block& columns = int8_block(query, first, format.key_dim);
+      BlockDots dots;
+      Arch::dot(rows, precision.limbs, section, tile, columns, ahead, dots);
+      Arch::scale(rows, precision.limbs, dots, columns, tile + scales_offset, add, block);
+    };
+    score(key_codes(format), in.query, format.key_scales_offset(), false);
     if (format.key_codec == KeyCodec::inner_product) {
-      const std::byte* sketched = in.query + int8_query_bytes(in.rows, format.key_dim);
-      Arch::scores(1)(rows)(tile, format.key_signs_offset(), format.key_dim,
-                            int8_block(sketched, first, format.key_dim),
-                            tile + format.residual_scales_offset(), ahead, true, logits);
+      score(key_signs(format), in.query + int8_query_bytes(in.rows, format.key_dim),
+            format.residual_scales_offset(), true);
     }
-    float unit[Int8Block::most_rows] = {};
-    std::int32_t start[Int8Block::most_rows] = {};
     std::size_t row_numbers[Int8Block::most_rows] = {};
     bool any = false;
     for (int r = 0; r < rows; ++r) {
@@ -149,19 +168,18 @@ void attend_integer(const TileTables& tables, const TileArguments& in) noexcept 
       const auto row = static_cast<std::size_t>(real ? first + r : first);
       row_numbers[r] = row;
       if (real && !plain) {
-        Arch::mask_and_cap(in.tokens.visible(first + r), in.soft_cap, logits[r]);
+        Arch::mask_and_cap(in.tokens.visible(first + r), in.soft_cap, block.logits[r]);
       }
-      if (real &&
-          Arch::take_row(state, row, r, logits[r], metadata, format.value_groups(), packed)) {
-        unit[r] = packed.unit[r] * static_cast<float>(value_levels.step);
-        start[r] = -value_levels.offset * packed.total[r];
+      if (real && Arch::take_row(format, state, row, r, block.logits[r], metadata,
+                                 precision.int16_weights, packed)) {
         any = true;
       } else {
         packed.clear_row(format.value_groups(), r);
       }
     }
     if (any) {
-      Arch::add_all_values(rows, format, tile, state, row_numbers, packed, unit, start, ahead);
+      Arch::add_values(rows, format, tile, state, row_numbers, precision.int16_weights, packed,
+                       ahead);
     }
   }
 }

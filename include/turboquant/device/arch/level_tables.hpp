@@ -8,14 +8,15 @@
 
 namespace turboquant::detail {
 
-/// The integer levels of codes of one width for byte look-ups; width 1 are sketch signs, code 1
-/// negative.
+/// What codes of one width stand for, as tables for byte look-ups whose indices have 6 bits of
+/// which only the lowest `width` count. Width 1 are sketch signs, code 1 negative.
 struct LevelTable {
-  /// Level of code i modulo 2^width, for indices of 6 bits of which only the low ones count.
   alignas(64) std::array<std::int8_t, 64> level{};
   alignas(64) std::array<std::int8_t, 64> magnitude{};
-  /// Level plus offset, never negative.
+  /// Level plus offset, never negative; 0 for code 0.
   alignas(64) std::array<std::uint8_t, 64> raised{};
+  /// The code itself.
+  alignas(64) std::array<std::uint8_t, 64> code{};
   int offset = 0;
   double step = 1;
 };
@@ -31,22 +32,17 @@ struct LevelTable {
     table.level[i] = static_cast<std::int8_t>(level);
     table.magnitude[i] = static_cast<std::int8_t>(level < 0 ? -level : level);
     table.raised[i] = static_cast<std::uint8_t>(level + table.offset);
+    table.code[i] = static_cast<std::uint8_t>(i % codes);
   }
   return table;
 }
 
-template <unsigned Width>
-inline constexpr LevelTable level_table = make_level_table(static_cast<int>(Width));
+inline constexpr std::array<LevelTable, 4> level_tables{make_level_table(1), make_level_table(2),
+                                                        make_level_table(3), make_level_table(4)};
 
-/// Offset and step of the grid of a width known at run time.
-struct LevelUnits {
-  int offset = 0;
-  double step = 1;
-};
-
-[[nodiscard]] constexpr LevelUnits level_units(int width) {
-  const IntegerGrid grid = integer_grid(width);
-  return {-grid.level(0), grid.step};
+/// @param width 1 to 4
+[[nodiscard]] inline const LevelTable& level_table(unsigned width) noexcept {
+  return level_tables[width - 1];
 }
 
 }  // namespace turboquant::detail

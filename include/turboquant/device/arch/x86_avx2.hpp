@@ -8,39 +8,39 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 #if TURBOQUANT_X86
 
 namespace turboquant::detail::avx2 {
 
-template <unsigned Width, int Limbs>
-inline constexpr ScoreFunctions score_functions{
-    score_block<Width, 4, Limbs>, score_block<Width, 2, Limbs>, score_block<Width, 1, Limbs>};
-
-/// The steps of `attend_integer`.
-/// @tparam Width bits of a value code
-/// @tparam Limbs bytes of a query number
-template <unsigned Width, int Limbs, bool Codebook>
+/// The steps of `attend_integer`; weights have 16 bits always, because without VNNI instructions
+/// 8-bit weights would not be faster.
 struct Steps {
-  static constexpr bool codebook = Codebook;
-
-  static const ScoreFunctions& scores(int width) noexcept {
-    switch (width) {
-      case 1: return score_functions<1, Limbs>;
-      case 2: return score_functions<2, Limbs>;
-      case 3: return score_functions<3, Limbs>;
-      default: return score_functions<4, Limbs>;
-    }
+  static void prefetch(const unsigned char* at, std::size_t bytes) noexcept {
+    prefetch_bytes(at, bytes);
   }
 
-  TURBOQUANT_AVX2 static void load_metadata(const TileFormat& format, const unsigned char* tile,
-                                            int first, int end, ValueMetadata& out) noexcept {
+  static void load_metadata(const TileFormat& format, const unsigned char* tile, int first, int end,
+                            ValueMetadata& out) noexcept {
     avx2::load_metadata(format, tile, first, end, out);
   }
 
-  static void prefetch(const unsigned char* at, std::size_t bytes) noexcept {
-    prefetch_bytes(at, bytes);
+  static void dot(int rows, int limbs, const KeySection& section, const unsigned char* tile,
+                  const Int8Block& query, std::ptrdiff_t ahead, BlockDots& out) noexcept {
+    const auto dot = section.width == 4 ? (rows == 4   ? dot_columns<4, true>
+                                           : rows == 2 ? dot_columns<2, true>
+                                                       : dot_columns<1, true>)
+                                        : (rows == 4   ? dot_columns<4, false>
+                                           : rows == 2 ? dot_columns<2, false>
+                                                       : dot_columns<1, false>);
+    for (int limb = 0; limb < limbs; ++limb) {
+      dot(section, tile, query, limb * rows, limbs * rows, limb == 0 ? ahead : 0, out);
+    }
+  }
+
+  static void scale(int rows, int limbs, const BlockDots& dots, const Int8Block& query,
+                    const unsigned char* scales, bool add, BlockLogits& out) noexcept {
+    scale_dots(rows, limbs, dots, query, scales, add, out);
   }
 
   /// Invisible slots to -infinity, the others through the soft cap.
@@ -57,38 +57,38 @@ struct Steps {
     }
   }
 
-  static bool take_row(const LaneState& state, std::size_t row, int block_row, float* logits,
-                       const ValueMetadata& metadata, std::size_t groups,
-                       PackedWeights& packed) noexcept {
-    return avx2::take_row<Width>(state, row, block_row, logits, metadata, groups, Codebook, packed);
+  static bool take_row(const TileFormat& format, const LaneState& state, std::size_t row,
+                       int block_row, const float* logits, const ValueMetadata& metadata,
+                       bool /*int16_weights*/, PackedWeights& packed) noexcept {
+    return avx2::take_row(format, state, row, block_row, logits, metadata, packed);
   }
 
-  TURBOQUANT_AVX2 static void add_all_values(int rows, const TileFormat& format,
-                                             const unsigned char* tile, const LaneState& state,
-                                             const std::size_t* row_numbers,
-                                             const PackedWeights& packed, const float* unit,
-                                             const std::int32_t* start,
-                                             std::ptrdiff_t ahead) noexcept {
-    const auto add = rows == 4   ? add_values<Width, 4, Codebook>
-                     : rows == 2 ? add_values<Width, 2, Codebook>
-                                 : add_values<Width, 1, Codebook>;
-    const ValueSection section = value_codes(format);
-    alignas(32) const std::int32_t masks[2][8] = {{0, 0, 0, 0, 0, 0, 0, 0},
-                                                  {-1, -1, -1, -1, -1, -1, -1, -1}};
-    for_value_runs(section, static_cast<std::size_t>(format.value_group),
-                   [&](std::size_t first, std::size_t count, std::size_t group) {
-                     for (std::size_t d = first; d < first + count; d += 16) {
-                       float* outputs[Int8Block::most_rows] = {};
-                       for (int r = 0; r < rows; ++r) {
-                         outputs[r] = state.output(row_numbers[r]) + d;
-                       }
-                       add(tile + section.offset + 4 * section.column(d), 4 * section.row_words(d),
-                           masks[first + count - d >= 16 ? 1 : 0], packed.dwords[group][0], unit,
-                           start, ahead, outputs);
-                     }
-                   });
+  TURBOQUANT_AVX2 static void add_values(int rows, const TileFormat& format,
+                                         const unsigned char* tile, const LaneState& state,
+                                         const std::size_t* row_numbers, bool /*int16_weights*/,
+                                         const PackedWeights& packed,
+                                         std::ptrdiff_t ahead) noexcept {
+    const auto add = rows == 4 ? add_run<4> : rows == 2 ? add_run<2> : add_run<1>;
+    const CodeTables tables = code_tables(format);
+    for_value_runs(
+        format, tile, ahead, [&](const ValueRun& run, std::size_t first, std::size_t group) {
+          ValueRun part = run;
+          for (std::size_t done = 0; done < run.count; done += 16, part.words += 64) {
+            part.count = run.count - done;
+            float* outputs[Int8Block::most_rows] = {};
+            for (int r = 0; r < rows; ++r) {
+              outputs[r] = state.output(row_numbers[r]) + first + done;
+            }
+            add(part, tables, packed.dwords[group][0], packed.unit, packed.start, outputs);
+          }
+        });
   }
 };
+
+template <int Limbs>
+void attend(const TileTables& tables, const TileArguments& in) noexcept {
+  attend_integer<Steps>(tables, in, {Limbs, true});
+}
 
 TURBOQUANT_AVX2_FLATTEN inline void encode(const TileTables& tables,
                                            const EncodeArguments& in) noexcept {
@@ -104,30 +104,6 @@ TURBOQUANT_AVX2_FLATTEN inline void attend_float(const TileTables& tables,
   PortableAttention::attend(tables, in);
 }
 
-template <unsigned Width, int Limbs, bool Codebook>
-[[nodiscard]] HostAttention integer_attention(std::string_view name) {
-  return {name,
-          integer_query_bytes,
-          lane_state_bytes,
-          prepare_integer<Limbs, true>,
-          reset_lanes,
-          attend_integer<Steps<Width, Limbs, Codebook>>,
-          finish_lanes,
-          attend_exact_rows,
-          processor_wants_prefetch()};
-}
-
-template <unsigned Width>
-[[nodiscard]] HostAttention choose_attention(bool codebook, Exactness exactness) {
-  if (exactness == Exactness::exact) {
-    return codebook ? integer_attention<Width, 2, true>("16-bit query, 16-bit weights")
-                    : integer_attention<Width, 2, false>("16-bit query, 16-bit weights");
-  }
-  // Without VNNI instructions 8-bit weights would not be faster.
-  return codebook ? integer_attention<Width, 1, true>("8-bit query, 16-bit weights")
-                  : integer_attention<Width, 1, false>("8-bit query, 16-bit weights");
-}
-
 [[nodiscard]] inline HostAttention attention(const TileFormat& format, Exactness exactness) {
   if (format.key_codec == KeyCodec::float8) {
     using Operations = PortableAttention;
@@ -140,12 +116,21 @@ template <unsigned Width>
             Operations::finish,
             attend_exact_rows};
   }
-  const bool codebook = format.value_codec == ValueCodec::codebook;
-  switch (format.value_bits) {
-    case 2: return choose_attention<2>(codebook, exactness);
-    case 3: return choose_attention<3>(codebook, exactness);
-    default: return choose_attention<4>(codebook, exactness);
+  HostAttention chosen{"8-bit query, 16-bit weights",
+                       integer_query_bytes,
+                       lane_state_bytes,
+                       prepare_integer<1, true>,
+                       reset_lanes,
+                       attend<1>,
+                       finish_lanes,
+                       attend_exact_rows,
+                       processor_wants_prefetch()};
+  if (exactness == Exactness::exact) {
+    chosen.name = "16-bit query, 16-bit weights";
+    chosen.prepare = prepare_integer<2, true>;
+    chosen.attend = attend<2>;
   }
+  return chosen;
 }
 
 inline constexpr HostOperations operations{HostArch::avx2, encode, attention};

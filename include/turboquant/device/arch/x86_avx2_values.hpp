@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 
 #if TURBOQUANT_X86
 
@@ -54,7 +53,7 @@ TURBOQUANT_AVX2_INLINE __m256 lanes_between(int token, int first, int end) noexc
       _mm256_andnot_si256(below, _mm256_cmpgt_epi32(_mm256_set1_epi32(end), index)));
 }
 
-TURBOQUANT_AVX2_INLINE void load_metadata(const TileFormat& format, const unsigned char* tile,
+TURBOQUANT_AVX2 inline void load_metadata(const TileFormat& format, const unsigned char* tile,
                                           int first, int end, ValueMetadata& out) noexcept {
   const bool grouped = format.value_codec == ValueCodec::grouped;
   __m256 largest = _mm256_setzero_ps();
@@ -80,9 +79,10 @@ TURBOQUANT_AVX2_INLINE void load_metadata(const TileFormat& format, const unsign
 
 /// int16 weights: a dword holds the two tokens whose codes one shift of a value word brings into
 /// its halves.
-template <unsigned Width>
-TURBOQUANT_AVX2_INLINE void pack_int16(const __m256i (&weights)[8], std::int32_t* out) noexcept {
-  if constexpr (Width == 2) {
+/// @param width bits of a value code
+TURBOQUANT_AVX2_INLINE void pack_int16(unsigned width, const __m256i (&weights)[8],
+                                       std::int32_t* out) noexcept {
+  if (width == 2) {
     TURBOQUANT_UNROLL
     for (int i = 0; i < 8; i += 2) {
       const __m256i pairs =
@@ -101,10 +101,10 @@ TURBOQUANT_AVX2_INLINE void pack_int16(const __m256i (&weights)[8], std::int32_t
 
 /// Takes 64 logits of a row into its running softmax and packs the weights.
 /// @return false where no token is visible or all are negligible: no values to add
-template <unsigned Width>
-TURBOQUANT_AVX2 bool take_row(const LaneState& state, std::size_t row, int block_row, float* logits,
-                              const ValueMetadata& metadata, std::size_t groups, bool codebook,
-                              PackedWeights& packed) noexcept {
+TURBOQUANT_AVX2 inline bool take_row(const TileFormat& format, const LaneState& state,
+                                     std::size_t row, int block_row, const float* logits,
+                                     const ValueMetadata& metadata,
+                                     PackedWeights& packed) noexcept {
   __m256 x[8];
   __m256 top = _mm256_loadu_ps(logits);
   for (int i = 0; i < 8; ++i) {
@@ -136,23 +136,24 @@ TURBOQUANT_AVX2 bool take_row(const LaneState& state, std::size_t row, int block
 
   const float below = highest - state.maximum(row);
   const WeightScale scale =
-      int16_weight_scale(_mm256_cvtss_f32(exp2_lanes(_mm256_set1_ps(below))), metadata);
-  packed.unit[block_row] = scale.unit;
+      weight_scale(_mm256_cvtss_f32(exp2_lanes(_mm256_set1_ps(below))), metadata, true);
   const bool negligible = below < negligible_logit;
   __m256 y[8];
   for (int i = 0; i < 8; ++i) {
     y[i] = _mm256_min_ps(_mm256_mul_ps(x[i], _mm256_set1_ps(negligible ? 0.0F : scale.inverse)),
                          _mm256_set1_ps(scale.limit));
   }
+  const auto width = static_cast<unsigned>(format.value_bits);
+  const bool codebook = format.value_codec == ValueCodec::codebook;
   __m256i total = _mm256_setzero_si256();
-  for (std::size_t group = 0; group < groups; ++group) {
+  for (std::size_t group = 0; group < format.value_groups(); ++group) {
     __m256i weights[8];
     TURBOQUANT_UNROLL
     for (int i = 0; i < 8; ++i) {
       weights[i] =
           _mm256_cvtps_epi32(_mm256_mul_ps(y[i], _mm256_load_ps(metadata.scales[group] + 8 * i)));
     }
-    pack_int16<Width>(weights, packed.dwords[group][block_row]);
+    pack_int16(width, weights, packed.dwords[group][block_row]);
     if (codebook) {
       for (const __m256i& weight : weights) {
         total = _mm256_add_epi32(total, weight);
@@ -169,93 +170,102 @@ TURBOQUANT_AVX2 bool take_row(const LaneState& state, std::size_t row, int block
       _mm256_storeu_ps(zeros + 8, zero[1]);
     }
   }
-  alignas(32) std::int32_t lanes[8];
-  _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), total);
-  packed.total[block_row] = 0;
-  for (const std::int32_t lane : lanes) {
-    packed.total[block_row] += lane;
+  packed.unit[block_row] = scale.unit;
+  packed.start[block_row] = 0;
+  if (codebook) {
+    const LevelTable& levels = level_table(width);
+    alignas(32) std::int32_t lanes[8];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), total);
+    std::int32_t sum_of_weights = 0;
+    for (const std::int32_t lane : lanes) {
+      sum_of_weights += lane;
+    }
+    packed.unit[block_row] = scale.unit * static_cast<float>(levels.step);
+    packed.start[block_row] = -levels.offset * sum_of_weights;
   }
   return !negligible;
 }
 
-/// Codes of shift number `Step` of a value word in 16-bit halves.
-template <unsigned Width, bool Codebook, int Step>
-TURBOQUANT_AVX2_INLINE __m256i extract(__m256i word, __m256i table) noexcept {
-  constexpr int shift = (Width == 2 ? 2 : 4) * Step;
-  constexpr int code = static_cast<int>((1U << Width) - 1U);
-  const __m256i shifted = shift == 0 ? word : _mm256_srli_epi32(word, shift);
-  const __m256i codes = _mm256_and_si256(shifted, _mm256_set1_epi32(code * 0x00010001));
-  if constexpr (Codebook) {  // an index with its highest bit set looks up 0: the upper byte of each
-                             // half
-    return _mm256_shuffle_epi8(
-        table, _mm256_or_si256(codes, _mm256_set1_epi32(static_cast<int>(0x80008000U))));
-  } else {
-    return codes;
+/// How codes become factors of weights.
+struct CodeTables {
+  __m256i levels;   ///< of codebook values, 0 for code 0
+  __m256i code;     ///< the bits of a code in each half
+  __m256i step[4];  ///< shifts that bring one code after another to the front
+  bool codebook;
+};
+
+TURBOQUANT_AVX2_INLINE CodeTables code_tables(const TileFormat& format) noexcept {
+  CodeTables tables;
+  tables.levels = load_table(level_table(static_cast<unsigned>(format.value_bits)).raised.data());
+  tables.code = _mm256_set1_epi32(((1 << format.value_bits) - 1) * 0x00010001);
+  for (int i = 0; i < 4; ++i) {
+    tables.step[i] = _mm256_set1_epi32(format.value_bits == 2 ? 2 * i : 4 * i);
   }
+  tables.codebook = format.value_codec == ValueCodec::codebook;
+  return tables;
 }
 
+/// Words whose codes at the shifts `CodeTables::step` belong to 8 tokens.
+/// @param eighth of the tile's tokens
+/// @param mask   (8), all ones or all zeros
+TURBOQUANT_AVX2_INLINE __m256i load_eighth(const ValueRun& run, std::size_t eighth,
+                                           std::size_t byte, __m256i mask) noexcept {
+  const auto load = [&](std::size_t row) {
+    return reinterpret_cast<const int*>(run.words + byte + row * run.stride);
+  };
+  if (run.width == 4) {
+    return _mm256_maskload_epi32(load(eighth), mask);
+  }
+  if (run.width == 3) {
+    const std::size_t half = eighth / 4 * 3;
+    if (eighth % 4 < 3) {
+      return _mm256_maskload_epi32(load(half + eighth % 4), mask);
+    }
+    return fourth_word(_mm256_maskload_epi32(load(half), mask),
+                       _mm256_maskload_epi32(load(half + 1), mask),
+                       _mm256_maskload_epi32(load(half + 2), mask));
+  }
+  const __m256i word = _mm256_maskload_epi32(load(eighth / 2), mask);
+  return eighth % 2 == 0 ? word : _mm256_srli_epi32(word, 8);
+}
+
+/// Adds 16 or 8 dimensions of all 64 tokens to the outputs of `Rows` rows.
+/// @param weights of the first row, `PackedWeights::dwords`
+/// @param unit    (Rows), value of one unit of (weight times code)
+/// @param start   (Rows), initial sums
 template <int Rows>
-TURBOQUANT_AVX2_INLINE void multiply_add(__m256i first, __m256i second, const std::int32_t* weights,
-                                         __m256i (&sums)[2][Rows]) noexcept {
-  TURBOQUANT_UNROLL
-  for (int r = 0; r < Rows; ++r) {
-    const __m256i weight = _mm256_set1_epi32(weights[32 * r]);
-    sums[0][r] = _mm256_add_epi32(sums[0][r], _mm256_madd_epi16(first, weight));
-    sums[1][r] = _mm256_add_epi32(sums[1][r], _mm256_madd_epi16(second, weight));
-  }
-}
-
-template <unsigned Width, int Rows, bool Codebook, int... Steps>
-TURBOQUANT_AVX2_INLINE void add_word(std::integer_sequence<int, Steps...> /*steps*/, __m256i first,
-                                     __m256i second, __m256i table, const std::int32_t* weights,
-                                     __m256i (&sums)[2][Rows]) noexcept {
-  (multiply_add<Rows>(extract<Width, Codebook, Steps>(first, table),
-                      extract<Width, Codebook, Steps>(second, table), weights + Steps, sums),
-   ...);
-}
-
-/// Adds 16 dimensions, or 8 if `mask` is zero, of all 64 tokens to the outputs of `Rows` rows.
-/// @param mask (8), all ones or all zeros
-template <unsigned Width, int Rows, bool Codebook>
-TURBOQUANT_AVX2 void add_values(const unsigned char* words, std::size_t stride,
-                                const std::int32_t* mask, const std::int32_t* weights,
-                                const float* unit, const std::int32_t* start, std::ptrdiff_t ahead,
-                                float* const* outputs) noexcept {
-  constexpr int per_word = Width == 2 ? 8 : 4;
-  constexpr std::make_integer_sequence<int, per_word> steps;
-  const __m256i table = load_table(level_table<Width>.raised.data());
-  const __m256i second_mask = _mm256_load_si256(reinterpret_cast<const __m256i*>(mask));
+TURBOQUANT_AVX2 void add_run(const ValueRun& run, const CodeTables& tables,
+                             const std::int32_t* weights, const float* unit,
+                             const std::int32_t* start, float* const* outputs) noexcept {
+  const __m256i all = _mm256_set1_epi32(-1);
+  const __m256i second_mask = run.count >= 16 ? all : _mm256_setzero_si256();
   __m256i sums[2][Rows];
   TURBOQUANT_UNROLL
   for (int r = 0; r < Rows; ++r) {
     sums[0][r] = sums[1][r] = _mm256_set1_epi32(start[r]);
   }
-  if constexpr (Width == 3) {
-    for (int half = 0; half < 2; ++half) {
-      __m256i a[3];
-      __m256i b[3];
-      TURBOQUANT_UNROLL
-      for (int k = 0; k < 3; ++k, words += stride, weights += per_word) {
-        if (ahead != 0) {
-          prefetch_bytes(words + ahead, 64);
-        }
-        a[k] = load_words(words);
-        b[k] = _mm256_maskload_epi32(reinterpret_cast<const int*>(words + 32), second_mask);
-        add_word<3, Rows, Codebook>(steps, a[k], b[k], table, weights, sums);
-      }
-      add_word<3, Rows, Codebook>(steps, fourth_word(a[0], a[1], a[2]),
-                                  fourth_word(b[0], b[1], b[2]), table, weights, sums);
-      weights += per_word;
+  for (std::size_t eighth = 0; eighth < 8; ++eighth, weights += 4) {
+    if (run.ahead != 0 && eighth % 4 == 0) {
+      prefetch_bytes(run.words + run.ahead + eighth / 4 * 64 * run.width, 64 * run.width);
     }
-  } else {
-    for (int word = 0; word < static_cast<int>(2 * Width);
-         ++word, words += stride, weights += per_word) {
-      if (ahead != 0) {
-        prefetch_bytes(words + ahead, 64);
+    const __m256i first = load_eighth(run, eighth, 0, all);
+    const __m256i second = load_eighth(run, eighth, 32, second_mask);
+    TURBOQUANT_UNROLL
+    for (int step = 0; step < 4; ++step) {
+      __m256i a = step == 0 ? first : _mm256_srlv_epi32(first, tables.step[step]);
+      __m256i b = step == 0 ? second : _mm256_srlv_epi32(second, tables.step[step]);
+      a = _mm256_and_si256(a, tables.code);
+      b = _mm256_and_si256(b, tables.code);
+      if (tables.codebook) {
+        a = _mm256_shuffle_epi8(tables.levels, a);
+        b = _mm256_shuffle_epi8(tables.levels, b);
       }
-      const __m256i b =
-          _mm256_maskload_epi32(reinterpret_cast<const int*>(words + 32), second_mask);
-      add_word<Width, Rows, Codebook>(steps, load_words(words), b, table, weights, sums);
+      TURBOQUANT_UNROLL
+      for (int r = 0; r < Rows; ++r) {
+        const __m256i weight = _mm256_set1_epi32(weights[32 * r + step]);
+        sums[0][r] = _mm256_add_epi32(sums[0][r], _mm256_madd_epi16(a, weight));
+        sums[1][r] = _mm256_add_epi32(sums[1][r], _mm256_madd_epi16(b, weight));
+      }
     }
   }
   TURBOQUANT_UNROLL
@@ -264,9 +274,9 @@ TURBOQUANT_AVX2 void add_values(const unsigned char* words, std::size_t stride,
     float* out = outputs[r];
     _mm256_storeu_ps(out,
                      _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[0][r]), scale, _mm256_loadu_ps(out)));
-    const __m256 second = _mm256_maskload_ps(out + 8, second_mask);
+    const __m256 old = _mm256_maskload_ps(out + 8, second_mask);
     _mm256_maskstore_ps(out + 8, second_mask,
-                        _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[1][r]), scale, second));
+                        _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[1][r]), scale, old));
   }
 }
 

@@ -9,42 +9,36 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 #if TURBOQUANT_X86
 TURBOQUANT_INTRINSICS_BEGIN
 
 namespace turboquant::detail::avx512 {
 
-template <unsigned Width, int Limbs>
-inline constexpr ScoreFunctions score_functions{score_block<Width, 4 * Limbs, Limbs>,
-                                                score_block<Width, 2 * Limbs, Limbs>,
-                                                score_block<Width, Limbs, Limbs>};
-
 /// The steps of `attend_integer`.
-/// @tparam Width bits of a value code
-/// @tparam Limbs bytes of a query number
-/// @tparam Wide  whether weights have 16 bits instead of 8
-template <unsigned Width, int Limbs, bool Wide, bool Codebook>
 struct Steps {
-  static constexpr bool codebook = Codebook;
-
-  static const ScoreFunctions& scores(int width) noexcept {
-    switch (width) {
-      case 1: return score_functions<1, Limbs>;
-      case 2: return score_functions<2, Limbs>;
-      case 3: return score_functions<3, Limbs>;
-      default: return score_functions<4, Limbs>;
-    }
+  static void prefetch(const unsigned char* at, std::size_t bytes) noexcept {
+    prefetch_bytes(at, bytes);
   }
 
-  TURBOQUANT_AVX512 static void load_metadata(const TileFormat& format, const unsigned char* tile,
-                                              int first, int end, ValueMetadata& out) noexcept {
+  static void load_metadata(const TileFormat& format, const unsigned char* tile, int first, int end,
+                            ValueMetadata& out) noexcept {
     avx512::load_metadata(format, tile, first, end, out);
   }
 
-  static void prefetch(const unsigned char* at, std::size_t bytes) noexcept {
-    prefetch_bytes(at, bytes);
+  static void dot(int rows, int limbs, const KeySection& section, const unsigned char* tile,
+                  const Int8Block& query, std::ptrdiff_t ahead, BlockDots& out) noexcept {
+    switch (rows * limbs) {
+      case 1: return dot_columns<1>(section, tile, query, ahead, out);
+      case 2: return dot_columns<2>(section, tile, query, ahead, out);
+      case 4: return dot_columns<4>(section, tile, query, ahead, out);
+      default: return dot_columns<8>(section, tile, query, ahead, out);
+    }
+  }
+
+  static void scale(int rows, int limbs, const BlockDots& dots, const Int8Block& query,
+                    const unsigned char* scales, bool add, BlockLogits& out) noexcept {
+    scale_dots(rows, limbs, dots, query, scales, add, out);
   }
 
   /// Invisible slots to -infinity, the others through the soft cap.
@@ -66,34 +60,38 @@ struct Steps {
     }
   }
 
-  static bool take_row(const LaneState& state, std::size_t row, int block_row, float* logits,
-                       const ValueMetadata& metadata, std::size_t groups,
-                       PackedWeights& packed) noexcept {
-    return avx512::take_row<Width, Wide>(state, row, block_row, logits, metadata, groups, Codebook,
-                                         packed);
+  static bool take_row(const TileFormat& format, const LaneState& state, std::size_t row,
+                       int block_row, const float* logits, const ValueMetadata& metadata,
+                       bool int16_weights, PackedWeights& packed) noexcept {
+    return avx512::take_row(format, state, row, block_row, logits, metadata, int16_weights, packed);
   }
 
-  static void add_all_values(int rows, const TileFormat& format, const unsigned char* tile,
-                             const LaneState& state, const std::size_t* row_numbers,
-                             const PackedWeights& packed, const float* unit,
-                             const std::int32_t* start, std::ptrdiff_t ahead) noexcept {
-    const auto add = rows == 4   ? add_values<Width, 4, Wide, Codebook>
-                     : rows == 2 ? add_values<Width, 2, Wide, Codebook>
-                                 : add_values<Width, 1, Wide, Codebook>;
-    const ValueSection section = value_codes(format);
-    for_value_runs(section, static_cast<std::size_t>(format.value_group),
-                   [&](std::size_t d, std::size_t count, std::size_t group) {
-                     const std::uint32_t mask = count >= 32 ? 0xFFFFFFFFU : (1U << count) - 1U;
-                     float* outputs[Int8Block::most_rows] = {};
-                     for (int r = 0; r < rows; ++r) {
-                       outputs[r] = state.output(row_numbers[r]) + d;
-                     }
-                     add(tile + section.offset + 4 * section.column(d), 4 * section.row_words(d),
-                         static_cast<__mmask16>(mask), static_cast<__mmask16>(mask >> 16U),
-                         packed.dwords[group][0], unit, start, ahead, outputs);
-                   });
+  TURBOQUANT_AVX512 static void add_values(int rows, const TileFormat& format,
+                                           const unsigned char* tile, const LaneState& state,
+                                           const std::size_t* row_numbers, bool int16_weights,
+                                           const PackedWeights& packed,
+                                           std::ptrdiff_t ahead) noexcept {
+    const auto add = int16_weights ? (rows == 4   ? add_run<4, 2>
+                                      : rows == 2 ? add_run<2, 2>
+                                                  : add_run<1, 2>)
+                                   : (rows == 4   ? add_run<4, 1>
+                                      : rows == 2 ? add_run<2, 1>
+                                                  : add_run<1, 1>);
+    const CodeTables tables = code_tables(format);
+    for_value_runs(format, tile, ahead, [&](const ValueRun& run, std::size_t d, std::size_t group) {
+      float* outputs[Int8Block::most_rows] = {};
+      for (int r = 0; r < rows; ++r) {
+        outputs[r] = state.output(row_numbers[r]) + d;
+      }
+      add(run, tables, packed.dwords[group][0], packed.unit, outputs);
+    });
   }
 };
+
+template <int Limbs, bool Int16>
+void attend(const TileTables& tables, const TileArguments& in) noexcept {
+  attend_integer<Steps>(tables, in, {Limbs, Int16});
+}
 
 TURBOQUANT_AVX512_FLATTEN inline void attend_exact_rows(const RowArguments& in) noexcept {
   attend_rows(in);
@@ -102,33 +100,6 @@ TURBOQUANT_AVX512_FLATTEN inline void attend_exact_rows(const RowArguments& in) 
 TURBOQUANT_AVX512_FLATTEN inline void attend_float(const TileTables& tables,
                                                    const TileArguments& in) noexcept {
   PortableAttention::attend(tables, in);
-}
-
-template <unsigned Width, int Limbs, bool Wide, bool Codebook>
-[[nodiscard]] HostAttention integer_attention(std::string_view name) {
-  return {name,
-          integer_query_bytes,
-          lane_state_bytes,
-          prepare_integer<Limbs, false>,
-          reset_lanes,
-          attend_integer<Steps<Width, Limbs, Wide, Codebook>>,
-          finish_lanes,
-          attend_exact_rows,
-          processor_wants_prefetch()};
-}
-
-template <unsigned Width>
-[[nodiscard]] HostAttention choose_attention(bool codebook, Exactness exactness) {
-  if (exactness == Exactness::exact) {
-    return codebook ? integer_attention<Width, 2, true, true>("16-bit query, 16-bit weights")
-                    : integer_attention<Width, 2, true, false>("16-bit query, 16-bit weights");
-  }
-  if (codebook) {
-    return integer_attention<Width, 1, true, true>("8-bit query, 16-bit weights");
-  }
-  return exactness == Exactness::fast
-             ? integer_attention<Width, 1, false, false>("8-bit query, 8-bit weights")
-             : integer_attention<Width, 1, true, false>("8-bit query, 16-bit weights");
 }
 
 [[nodiscard]] inline HostAttention attention(const TileFormat& format, Exactness exactness) {
@@ -143,12 +114,24 @@ template <unsigned Width>
             Operations::finish,
             attend_exact_rows};
   }
-  const bool codebook = format.value_codec == ValueCodec::codebook;
-  switch (format.value_bits) {
-    case 2: return choose_attention<2>(codebook, exactness);
-    case 3: return choose_attention<3>(codebook, exactness);
-    default: return choose_attention<4>(codebook, exactness);
+  HostAttention chosen{"8-bit query, 16-bit weights",
+                       integer_query_bytes,
+                       lane_state_bytes,
+                       prepare_integer<1, false>,
+                       reset_lanes,
+                       attend<1, true>,
+                       finish_lanes,
+                       attend_exact_rows,
+                       processor_wants_prefetch()};
+  if (exactness == Exactness::exact) {
+    chosen.name = "16-bit query, 16-bit weights";
+    chosen.prepare = prepare_integer<2, false>;
+    chosen.attend = attend<2, true>;
+  } else if (exactness == Exactness::fast && format.value_codec == ValueCodec::grouped) {
+    chosen.name = "8-bit query, 8-bit weights";
+    chosen.attend = attend<1, false>;
   }
+  return chosen;
 }
 
 inline constexpr HostOperations operations{HostArch::avx512, encode, attention};

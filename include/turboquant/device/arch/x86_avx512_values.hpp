@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 
 #if TURBOQUANT_X86
 TURBOQUANT_INTRINSICS_BEGIN
@@ -42,7 +41,7 @@ TURBOQUANT_AVX512_INLINE __m512 load_halves(const unsigned char* at, __mmask16 v
   return _mm512_maskz_cvtph_ps(valid, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
 }
 
-TURBOQUANT_AVX512_INLINE void load_metadata(const TileFormat& format, const unsigned char* tile,
+TURBOQUANT_AVX512 inline void load_metadata(const TileFormat& format, const unsigned char* tile,
                                             int first, int end, ValueMetadata& out) noexcept {
   const std::uint64_t to_end =
       end >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << static_cast<unsigned>(end)) - 1;
@@ -68,49 +67,55 @@ TURBOQUANT_AVX512_INLINE void load_metadata(const TileFormat& format, const unsi
   out.largest_scale = _mm512_reduce_max_ps(largest);
 }
 
-/// int16 weights: a dword holds the two tokens whose codes one shift of a value word brings into
-/// its halves.
-template <unsigned Width>
-TURBOQUANT_AVX512_INLINE void pack_int16(const __m512i (&weights)[4], std::int32_t* out) noexcept {
-  if constexpr (Width == 2) {
-    TURBOQUANT_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const __m512i high =
-          _mm512_slli_epi32(_mm512_shuffle_i64x2(weights[i], weights[i], 0xEE), 16);
-      const __m512i pairs = _mm512_mask_blend_epi16(0xAAAAAAAAU, weights[i], high);
-      _mm256_store_si256(reinterpret_cast<__m256i*>(out + 8 * i), _mm512_castsi512_si256(pairs));
-    }
-  } else {
-    TURBOQUANT_UNROLL
-    for (int i = 0; i < 4; i += 2) {
-      const __m512i even = _mm512_shuffle_i32x4(weights[i], weights[i + 1], 0x88);
-      const __m512i odd =
-          _mm512_slli_epi32(_mm512_shuffle_i32x4(weights[i], weights[i + 1], 0xDD), 16);
-      _mm512_store_si512(out + 8 * i, _mm512_mask_blend_epi16(0xAAAAAAAAU, even, odd));
+/// The order in which one value word after another gives up the codes of four tokens at a time, as
+/// positions in what packing 64 dwords to bytes leaves: byte 16 l + 4 j + k is token 16 j + 4 l +
+/// k.
+struct WeightOrder {
+  alignas(64) std::uint8_t nibbles[64];  ///< 8 tokens a word: the even ones, then the odd ones
+  alignas(64) std::uint8_t pairs[64];    ///< 16 tokens a word: every fourth one
+
+  constexpr WeightOrder() : nibbles(), pairs() {
+    for (unsigned i = 0; i < 64; ++i) {
+      nibbles[i] = position(i / 8 * 8 + i % 4 * 2 + i / 4 % 2);
+      pairs[i] = position(i / 16 * 16 + i % 4 * 4 + i / 4 % 4);
     }
   }
-}
+  static constexpr std::uint8_t position(unsigned token) noexcept {
+    return static_cast<std::uint8_t>(token % 16 / 4 * 16 + token / 16 * 4 + token % 4);
+  }
+};
+inline constexpr WeightOrder weight_order;
 
-/// u8 weights: a dword holds the four tokens whose codes one shift of a value word brings into its
-/// bytes.
-template <unsigned Width>
-TURBOQUANT_AVX512_INLINE void pack_uint8(const __m512i (&weights)[4], std::int32_t* out) noexcept {
-  const __m128i order = Width == 2
-                            ? _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)
-                            : _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
-  TURBOQUANT_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    const __m128i bytes = _mm512_cvtusepi32_epi8(weights[i]);
-    _mm_store_si128(reinterpret_cast<__m128i*>(out + 4 * i), _mm_shuffle_epi8(bytes, order));
+/// Magnitudes of weights as u8, saturated: a dword holds the four tokens whose codes one shift of a
+/// value word brings into its bytes. int16 weights give 16 dwords of low bytes, then 16 of high
+/// ones.
+/// @param width bits of a value code
+TURBOQUANT_AVX512_INLINE void pack_weights(unsigned width, bool int16_weights,
+                                           const __m512i (&weights)[4],
+                                           std::int32_t* out) noexcept {
+  const __m512i order = _mm512_load_si512(width == 2 ? weight_order.pairs : weight_order.nibbles);
+  const __m512i first = _mm512_packus_epi32(weights[0], weights[1]);
+  const __m512i second = _mm512_packus_epi32(weights[2], weights[3]);
+  if (int16_weights) {
+    const __m512i low = _mm512_set1_epi16(255);
+    const __m512i low_bytes =
+        _mm512_packus_epi16(_mm512_and_si512(first, low), _mm512_and_si512(second, low));
+    const __m512i high_bytes =
+        _mm512_packus_epi16(_mm512_srli_epi16(first, 8), _mm512_srli_epi16(second, 8));
+    _mm512_store_si512(out, _mm512_permutexvar_epi8(order, low_bytes));
+    _mm512_store_si512(out + 16, _mm512_permutexvar_epi8(order, high_bytes));
+  } else {
+    const __m512i bytes = _mm512_packus_epi16(first, second);
+    _mm512_store_si512(out, _mm512_permutexvar_epi8(order, bytes));
   }
 }
 
 /// Takes 64 logits of a row into its running softmax and packs the weights.
 /// @return false where no token is visible or all are negligible: no values to add
-template <unsigned Width, bool Wide>
-TURBOQUANT_AVX512 bool take_row(const LaneState& state, std::size_t row, int block_row,
-                                float* logits, const ValueMetadata& metadata, std::size_t groups,
-                                bool codebook, PackedWeights& packed) noexcept {
+TURBOQUANT_AVX512 inline bool take_row(const TileFormat& format, const LaneState& state,
+                                       std::size_t row, int block_row, const float* logits,
+                                       const ValueMetadata& metadata, bool int16_weights,
+                                       PackedWeights& packed) noexcept {
   __m512 x[4];
   for (int i = 0; i < 4; ++i) {
     x[i] = _mm512_loadu_ps(logits + 16 * i);
@@ -131,6 +136,7 @@ TURBOQUANT_AVX512 bool take_row(const LaneState& state, std::size_t row, int blo
   }
   const __m512 maximum = _mm512_set1_ps(state.maximum(row));
   __m512 sum = _mm512_loadu_ps(sums);
+  TURBOQUANT_UNROLL
   for (int i = 0; i < 4; ++i) {
     x[i] = exp2_lanes(_mm512_sub_ps(x[i], maximum));
     sum = _mm512_add_ps(sum, x[i]);
@@ -139,40 +145,24 @@ TURBOQUANT_AVX512 bool take_row(const LaneState& state, std::size_t row, int blo
 
   const float below = highest - state.maximum(row);
   const float largest_weight = _mm512_cvtss_f32(exp2_lanes(_mm512_set1_ps(below)));
-  WeightScale scale = int16_weight_scale(largest_weight, metadata);
-  if constexpr (!Wide) {
-    const float bound =
-        largest_weight * (metadata.largest_scale > 1e-20F ? metadata.largest_scale : 1e-20F);
-    scale.inverse = 255.0F / bound;
-    scale.unit = bound / 255.0F;
-  }
-  packed.unit[block_row] = scale.unit;
+  const WeightScale scale = weight_scale(largest_weight, metadata, int16_weights);
   const bool negligible = below < negligible_logit;
   __m512 y[4];
   for (int i = 0; i < 4; ++i) {
     y[i] = _mm512_mul_ps(x[i], _mm512_set1_ps(negligible ? 0.0F : scale.inverse));
-    if constexpr (Wide) {
-      y[i] = _mm512_min_ps(y[i], _mm512_set1_ps(scale.limit));
-    }
+    y[i] = _mm512_min_ps(y[i], _mm512_set1_ps(scale.limit));
   }
-  __m512i total = _mm512_setzero_si512();
-  for (std::size_t group = 0; group < groups; ++group) {
+  const auto width = static_cast<unsigned>(format.value_bits);
+  const bool codebook = format.value_codec == ValueCodec::codebook;
+  for (std::size_t group = 0; group < format.value_groups(); ++group) {
     __m512i weights[4];
     TURBOQUANT_UNROLL
     for (int i = 0; i < 4; ++i) {
       const __m512 scaled = _mm512_mul_ps(y[i], _mm512_load_ps(metadata.scales[group] + 16 * i));
-      weights[i] = _mm512_cvtps_epi32(Wide ? scaled : _mm512_abs_ps(scaled));
+      weights[i] = _mm512_cvtps_epi32(_mm512_abs_ps(scaled));
     }
-    if constexpr (Wide) {
-      pack_int16<Width>(weights, packed.dwords[group][block_row]);
-    } else {
-      pack_uint8<Width>(weights, packed.dwords[group][block_row]);
-    }
-    if (codebook) {
-      for (int i = 0; i < 4; ++i) {
-        total = _mm512_add_epi32(total, weights[i]);
-      }
-    } else {
+    pack_weights(width, int16_weights, weights, packed.dwords[group][block_row]);
+    if (!codebook) {
       float* zeros = state.zeros(row) + 16 * group;
       __m512 zero = _mm512_loadu_ps(zeros);
       TURBOQUANT_UNROLL
@@ -182,139 +172,127 @@ TURBOQUANT_AVX512 bool take_row(const LaneState& state, std::size_t row, int blo
       _mm512_storeu_ps(zeros, zero);
     }
   }
-  packed.total[block_row] = codebook ? _mm512_reduce_add_epi32(total) : 0;
+  packed.unit[block_row] =
+      codebook ? scale.unit * static_cast<float>(level_table(width).step) : scale.unit;
   return !negligible;
 }
 
-/// Sums of two vectors of 16 dimensions for `Rows` rows. Few rows take turns with several sums, so
-/// that additions do not wait for each other.
-template <int Rows>
+/// Sums of two vectors of 16 dimensions for `Rows` rows and every byte of a weight. A lone row
+/// takes turns with two sums, so that additions do not wait for each other.
+template <int Rows, int Bytes>
 struct ValueSums {
-  static constexpr int turns = 4 / Rows;
-  __m512i sums[turns][2][Rows];
+  static constexpr int turns = Rows == 1 ? 2 : 1;
+  __m512i sums[turns][Bytes][2][Rows];
 };
 
-/// Codes of one shift of a value word times weights of `Rows` rows.
-template <int Turn, int Rows, bool Wide>
-TURBOQUANT_AVX512_INLINE void multiply_add(__m512i first, __m512i second,
-                                           const std::int32_t* weights,
-                                           ValueSums<Rows>& to) noexcept {
-  auto& sums = to.sums[Turn % ValueSums<Rows>::turns];
-  TURBOQUANT_UNROLL
-  for (int r = 0; r < Rows; ++r) {
-    const __m512i weight = _mm512_set1_epi32(weights[32 * r]);
-    if constexpr (Wide) {
-      sums[0][r] = _mm512_dpwssd_epi32(sums[0][r], first, weight);
-      sums[1][r] = _mm512_dpwssd_epi32(sums[1][r], second, weight);
-    } else {
-      sums[0][r] = _mm512_dpbusd_epi32(sums[0][r], weight, first);
-      sums[1][r] = _mm512_dpbusd_epi32(sums[1][r], weight, second);
+/// How codes become factors of weights: one table look-up per byte.
+struct CodeTables {
+  __m512i even;   ///< of even tokens
+  __m512i odd;    ///< of odd tokens: negative, because their scales are
+  __m512i shift;  ///< brings the codes of odd tokens to the front
+};
+
+TURBOQUANT_AVX512_INLINE CodeTables code_tables(const TileFormat& format) noexcept {
+  const LevelTable& levels = level_table(static_cast<unsigned>(format.value_bits));
+  const bool codebook = format.value_codec == ValueCodec::codebook;
+  CodeTables tables;
+  tables.even =
+      codebook ? _mm512_load_si512(levels.level.data()) : _mm512_load_si512(levels.code.data());
+  tables.odd = _mm512_sub_epi8(_mm512_setzero_si512(), tables.even);
+  tables.shift = _mm512_set1_epi32(format.value_bits == 2 ? 2 : 4);
+  return tables;
+}
+
+/// Words of 8 tokens: as they are the lowest bits of their bytes hold codes of even tokens, shifted
+/// by `CodeTables::shift` those of odd tokens.
+/// @param eighth of the tile's tokens
+TURBOQUANT_AVX512_INLINE __m512i load_eighth(const ValueRun& run, std::size_t eighth,
+                                             std::size_t byte, __mmask16 mask) noexcept {
+  const unsigned char* words = run.words + byte;
+  if (run.width == 4) {
+    return _mm512_maskz_loadu_epi32(mask, words + eighth * run.stride);
+  }
+  if (run.width == 3) {
+    const unsigned char* half = words + eighth / 4 * 3 * run.stride;
+    if (eighth % 4 < 3) {
+      return _mm512_maskz_loadu_epi32(mask, half + eighth % 4 * run.stride);
     }
+    return fourth_word(_mm512_maskz_loadu_epi32(mask, half),
+                       _mm512_maskz_loadu_epi32(mask, half + run.stride),
+                       _mm512_maskz_loadu_epi32(mask, half + 2 * run.stride));
   }
+  const __m512i word = _mm512_maskz_loadu_epi32(mask, words + eighth / 2 * run.stride);
+  return eighth % 2 == 0 ? word : _mm512_srli_epi32(word, 4);
 }
 
-/// Codes of shift number `Step` of a value word, ready to be multiplied.
-template <unsigned Width, bool Wide, bool Codebook, int Step>
-TURBOQUANT_AVX512_INLINE __m512i extract(__m512i word, __m512i table) noexcept {
-  constexpr auto shift = static_cast<unsigned>((Width == 2 ? 2 : 4) * Step);
-  const __m512i shifted = shift == 0 ? word : _mm512_srli_epi32(word, shift);
-  if constexpr (Codebook) {  // unsigned levels in the low byte of each half
-    return _mm512_maskz_permutexvar_epi8(0x5555555555555555U, shifted, table);
-  } else {
-    constexpr int code = static_cast<int>((1U << Width) - 1U);
-    const __m512i codes =
-        _mm512_and_si512(shifted, _mm512_set1_epi32(code * (Wide ? 0x00010001 : 0x01010101)));
-    // Bytes of odd tokens are negative, because their scales are.
-    return Wide || Step % 2 == 0 ? codes : _mm512_sub_epi8(_mm512_setzero_si512(), codes);
-  }
-}
-
-/// All shifts of one word of 8 tokens in nibbles (3 and 4 bits) or 16 tokens in bit pairs (2 bits).
-template <unsigned Width, int Rows, bool Wide, bool Codebook, int... Steps>
-TURBOQUANT_AVX512_INLINE void add_word(std::integer_sequence<int, Steps...> /*steps*/,
-                                       __m512i first, __m512i second, __m512i table,
-                                       const std::int32_t* weights, ValueSums<Rows>& to) noexcept {
-  (multiply_add<Steps, Rows, Wide>(extract<Width, Wide, Codebook, Steps>(first, table),
-                                   extract<Width, Wide, Codebook, Steps>(second, table),
-                                   weights + Steps, to),
-   ...);
-}
-
-/// Adds 32 dimensions (fewer where masked) of all 64 tokens to the outputs of `Rows` rows.
-/// @param words   first value word of the dimensions
-/// @param stride  bytes between rows of words
+/// Adds up to 32 dimensions of all 64 tokens to the outputs of `Rows` rows.
+/// @tparam Bytes  of a weight, 1 or 2
+/// @param weights of the first row, `PackedWeights::dwords`
 /// @param unit    (Rows), value of one unit of (weight times code)
-/// @param start   (Rows), initial sums
-/// @param ahead   where the same bytes of the next tile are, relative to this one; 0: nothing is
-/// loaded early
-template <unsigned Width, int Rows, bool Wide, bool Codebook>
-TURBOQUANT_AVX512 void add_values(const unsigned char* words, std::size_t stride,
-                                  __mmask16 mask_first, __mmask16 mask_second,
-                                  const std::int32_t* weights, const float* unit,
-                                  const std::int32_t* start, std::ptrdiff_t ahead,
-                                  float* const* outputs) noexcept {
-  const __m512i table = _mm512_load_si512(level_table<Width>.raised.data());
-  constexpr int per_word = Wide ? (Width == 2 ? 8 : 4) : (Width == 2 ? 4 : 2);
-  constexpr std::make_integer_sequence<int, per_word> steps;
-  ValueSums<Rows> to;
-  TURBOQUANT_UNROLL
-  for (int turn = 0; turn < ValueSums<Rows>::turns; ++turn) {
-    TURBOQUANT_UNROLL
-    for (int r = 0; r < Rows; ++r) {
-      to.sums[turn][0][r] = to.sums[turn][1][r] =
-          turn == 0 ? _mm512_set1_epi32(start[r]) : _mm512_setzero_si512();
+template <int Rows, int Bytes>
+TURBOQUANT_AVX512 void add_run(const ValueRun& run, const CodeTables& tables,
+                               const std::int32_t* weights, const float* unit,
+                               float* const* outputs) noexcept {
+  using Sums = ValueSums<Rows, Bytes>;
+  const std::uint32_t mask = run.count >= 32 ? 0xFFFFFFFFU : (1U << run.count) - 1U;
+  const auto mask_first = static_cast<__mmask16>(mask);
+  const auto mask_second = static_cast<__mmask16>(mask >> 16U);
+  Sums to;
+  for (auto& turn : to.sums) {
+    for (auto& byte : turn) {
+      TURBOQUANT_UNROLL
+      for (int r = 0; r < Rows; ++r) {
+        byte[0][r] = byte[1][r] = _mm512_setzero_si512();
+      }
     }
   }
-  const auto* second_words = words + 64;
-  if constexpr (Width == 3) {
-    for (int half = 0; half < 2; ++half) {
-      __m512i a[3];
-      __m512i b[3];
-      TURBOQUANT_UNROLL
-      for (int k = 0; k < 3; ++k) {
-        if (ahead != 0) {
-          prefetch_bytes(words + ahead, 128);
-        }
-        a[k] = _mm512_maskz_loadu_epi32(mask_first, words);
-        b[k] = _mm512_maskz_loadu_epi32(mask_second, second_words);
-        words += stride;
-        second_words += stride;
-        add_word<3, Rows, Wide, Codebook>(steps, a[k], b[k], table, weights, to);
-        weights += per_word;
-      }
-      add_word<3, Rows, Wide, Codebook>(steps, fourth_word(a[0], a[1], a[2]),
-                                        fourth_word(b[0], b[1], b[2]), table, weights, to);
-      weights += per_word;
+  for (std::size_t eighth = 0; eighth < 8; ++eighth, weights += 2) {
+    if (run.ahead != 0 && eighth % 2 == 0) {
+      prefetch_bytes(run.words + run.ahead + eighth / 2 * 64 * run.width, 64 * run.width);
     }
-  } else {
-    for (int word = 0; word < static_cast<int>(2 * Width); ++word) {
-      if (ahead != 0) {
-        prefetch_bytes(words + ahead, 128);
+    const __m512i first = load_eighth(run, eighth, 0, mask_first);
+    const __m512i second = load_eighth(run, eighth, 64, mask_second);
+    TURBOQUANT_UNROLL
+    for (int step = 0; step < 2; ++step) {
+      const __m512i table = step == 0 ? tables.even : tables.odd;
+      const __m512i a = _mm512_permutexvar_epi8(
+          step == 0 ? first : _mm512_srlv_epi32(first, tables.shift), table);
+      const __m512i b = _mm512_permutexvar_epi8(
+          step == 0 ? second : _mm512_srlv_epi32(second, tables.shift), table);
+      TURBOQUANT_UNROLL
+      for (int byte = 0; byte < Bytes; ++byte) {
+        auto& sums = to.sums[step % Sums::turns][byte];
+        TURBOQUANT_UNROLL
+        for (int r = 0; r < Rows; ++r) {
+          const __m512i weight = _mm512_set1_epi32(weights[32 * r + 16 * byte + step]);
+          sums[0][r] = _mm512_dpbusd_epi32(sums[0][r], weight, a);
+          sums[1][r] = _mm512_dpbusd_epi32(sums[1][r], weight, b);
+        }
       }
-      const __m512i a = _mm512_maskz_loadu_epi32(mask_first, words);
-      const __m512i b = _mm512_maskz_loadu_epi32(mask_second, second_words);
-      add_word<Width, Rows, Wide, Codebook>(steps, a, b, table, weights, to);
-      words += stride;
-      second_words += stride;
-      weights += per_word;
     }
   }
   TURBOQUANT_UNROLL
   for (int r = 0; r < Rows; ++r) {
     const __m512 scale = _mm512_set1_ps(unit[r]);
-    float* out = outputs[r];
-    __m512i(&sums)[2][Rows] = to.sums[0];
     TURBOQUANT_UNROLL
-    for (int turn = 1; turn < ValueSums<Rows>::turns; ++turn) {
-      sums[0][r] = _mm512_add_epi32(sums[0][r], to.sums[turn][0][r]);
-      sums[1][r] = _mm512_add_epi32(sums[1][r], to.sums[turn][1][r]);
+    for (int half = 0; half < 2; ++half) {
+      __m512i sum = to.sums[0][0][half][r];
+      if constexpr (Sums::turns == 2) {
+        sum = _mm512_add_epi32(sum, to.sums[1][0][half][r]);
+      }
+      if constexpr (Bytes == 2) {
+        __m512i high = to.sums[0][1][half][r];
+        if constexpr (Sums::turns == 2) {
+          high = _mm512_add_epi32(high, to.sums[1][1][half][r]);
+        }
+        sum = _mm512_add_epi32(sum, _mm512_slli_epi32(high, 8));
+      }
+      const __mmask16 lanes = half == 0 ? mask_first : mask_second;
+      float* out = outputs[r] + 16 * half;
+      _mm512_mask_storeu_ps(
+          out, lanes,
+          _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, _mm512_maskz_loadu_ps(lanes, out)));
     }
-    _mm512_mask_storeu_ps(out, mask_first,
-                          _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[0][r]), scale,
-                                          _mm512_maskz_loadu_ps(mask_first, out)));
-    _mm512_mask_storeu_ps(out + 16, mask_second,
-                          _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[1][r]), scale,
-                                          _mm512_maskz_loadu_ps(mask_second, out + 16)));
   }
 }
 
