@@ -34,5 +34,6 @@ write_basic_package_version_file(
 install(
   FILES "${PROJECT_BINARY_DIR}/TurboQuantConfig.cmake"
         "${PROJECT_BINARY_DIR}/TurboQuantConfigVersion.cmake"
+        "${PROJECT_SOURCE_DIR}/cmake/TurboQuantCuda.cmake"
         "${PROJECT_SOURCE_DIR}/cmake/TurboQuantKeepExtensions.cmake"
   DESTINATION "${turboquant_config_dir}")

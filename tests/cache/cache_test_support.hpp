@@ -154,13 +154,14 @@ template <class T>
 std::vector<T> window_numbers(const turboquant::CaptureView<T>& view,
                               const turboquant::KVShape& shape) {
   std::vector<T> numbers;
-  for (const auto& [rows, row] : {std::pair{view.window_keys, shape.key_numbers()},
-                                  std::pair{view.window_values, shape.value_numbers()}}) {
+  const auto add = [&](const T* rows, std::int64_t row) {
     for (std::int64_t i = 0; i < view.window_end - view.window_begin; ++i) {
       const T* from = rows + (view.window_start + i) % view.window_rows * row;
       numbers.insert(numbers.end(), from, from + row);
     }
-  }
+  };
+  add(view.window_keys, shape.key_numbers());
+  add(view.window_values, shape.value_numbers());
   return numbers;
 }
 

@@ -15,22 +15,26 @@ namespace turboquant {
 
 namespace detail {
 
-/// Tile attention through the host's function pointers.
+/// Tile attention through the host's function pointers; annotated like its kernels, never called on
+/// a device.
 struct HostAttentionCalls {
   HostAttention calls{};
 
-  [[nodiscard]] bool wants_next() const { return calls.wants_next; }
-  void prepare(const TileTables& tables, const PrepareArguments& in, std::byte* query) const {
+  [[nodiscard]] TURBOQUANT_FUNCTION bool wants_next() const { return calls.wants_next; }
+  TURBOQUANT_FUNCTION void prepare(const TileTables& tables, const PrepareArguments& in,
+                                   std::byte* query) const {
     calls.prepare(tables, in, query);
   }
-  void reset(const TileTables& tables, int rows, std::byte* state) const {
+  TURBOQUANT_FUNCTION void reset(const TileTables& tables, int rows, std::byte* state) const {
     calls.reset(tables, rows, state);
   }
-  void attend(const TileTables& tables, const TileArguments& in) const { calls.attend(tables, in); }
-  void finish(const TileTables& tables, const FinishArguments& out) const {
+  TURBOQUANT_FUNCTION void attend(const TileTables& tables, const TileArguments& in) const {
+    calls.attend(tables, in);
+  }
+  TURBOQUANT_FUNCTION void finish(const TileTables& tables, const FinishArguments& out) const {
     calls.finish(tables, out);
   }
-  void attend_rows(const RowArguments& in) const { calls.attend_rows(in); }
+  TURBOQUANT_FUNCTION void attend_rows(const RowArguments& in) const { calls.attend_rows(in); }
 };
 
 /// Tile attention in float, compiled into the kernel.

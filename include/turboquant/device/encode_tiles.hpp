@@ -35,10 +35,11 @@ inline constexpr bool runs_on_host =
     Kokkos::SpaceAccessibility<Kokkos::HostSpace,
                                typename ExecutionSpace::memory_space>::accessible;
 
-/// Calls the host's tile encoder through its function pointer.
+/// Calls the host's tile encoder through its function pointer; annotated like its kernel, never
+/// called on a device.
 struct HostEncoder {
   const HostOperations* operations = nullptr;
-  void operator()(const TileTables& tables, const EncodeArguments& in) const {
+  TURBOQUANT_FUNCTION void operator()(const TileTables& tables, const EncodeArguments& in) const {
     operations->encode(tables, in);
   }
 };
