@@ -74,8 +74,9 @@ function(turboquant_test name)
   set_tests_properties(${area}.${name} PROPERTIES LABELS "${label};${arg_LABELS}" TIMEOUT
                                                                                   ${arg_TIMEOUT})
   # Kokkos takes every core; two such programs at a time would only wait for each other.
+  # 77: this build's accelerator is not there.
   if(label STREQUAL "turboquant")
-    set_tests_properties(${area}.${name} PROPERTIES RUN_SERIAL ON)
+    set_tests_properties(${area}.${name} PROPERTIES RUN_SERIAL ON SKIP_RETURN_CODE 77)
   endif()
 endfunction()
 

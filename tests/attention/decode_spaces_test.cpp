@@ -1,0 +1,129 @@
+// Attention on every execution space of this build against double precision on the same codes.
+
+#include "space_problem.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+using namespace decode_fixture;
+
+namespace {
+
+TileFormat make_format(KeyCodec keys, int key_bits, int key_dim, ValueCodec values, int value_bits,
+                       int value_dim, int group) {
+  TileFormat format;
+  format.key_codec = keys;
+  format.key_bits = key_bits;
+  format.key_dim = key_dim;
+  format.value_codec = values;
+  format.value_bits = value_bits;
+  format.value_dim = value_dim;
+  format.value_group = group;
+  return format;
+}
+
+void check_all(const Setup& setup) {
+  const Problem problem(setup);
+  const Result expected = problem.reference();
+  CAPTURE(setup.format.key_dim);
+  CAPTURE(setup.format.value_dim);
+  CAPTURE(setup.format.key_bits);
+  CAPTURE(setup.format.value_bits);
+  CAPTURE(setup.format.value_group);
+  CAPTURE(static_cast<int>(setup.format.key_codec));
+  CAPTURE(static_cast<int>(setup.format.value_codec));
+  test::for_each_execution_space("decode_spaces", [&](const auto& exec) {
+    CAPTURE(std::string(exec.name()));
+    const SpaceProblem<std::decay_t<decltype(exec)>> there(problem);
+    const Result first = there.run(exec);
+    CHECK(output_error(first.output, expected) <= bound(Exactness::exact));
+    CHECK(largest_difference(first.lse, expected.lse) <= 2e-4);
+    const Result again = there.run(exec);
+    CHECK(first.output == again.output);
+    CHECK(first.lse == again.lse);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("every key codec, value codec and bit width") {
+  struct Keys {
+    KeyCodec codec;
+    int bits;
+  };
+  for (const Keys keys : {Keys{KeyCodec::mse, 2}, Keys{KeyCodec::mse, 3}, Keys{KeyCodec::mse, 4},
+                          Keys{KeyCodec::inner_product, 3}, Keys{KeyCodec::inner_product, 4},
+                          Keys{KeyCodec::float8, 8}}) {
+    for (const int bits : {2, 3, 4}) {
+      for (const int group : {8, 32, 128}) {
+        Setup setup;
+        setup.format =
+            make_format(keys.codec, keys.bits, 128, ValueCodec::grouped, bits, 128, group);
+        setup.sequences = {{0, 150, 0}};
+        check_all(setup);
+      }
+      Setup setup;
+      setup.format = make_format(keys.codec, keys.bits, 128, ValueCodec::codebook, bits, 128, 128);
+      setup.sequences = {{0, 150, 0}};
+      check_all(setup);
+    }
+  }
+}
+
+TEST_CASE("head dimensions, different for keys and values") {
+  struct Dims {
+    int key;
+    int value;
+    int group;
+  };
+  for (const Dims dims :
+       {Dims{24, 40, 8}, Dims{64, 64, 32}, Dims{80, 80, 80}, Dims{96, 96, 32}, Dims{112, 112, 56},
+        Dims{192, 128, 128}, Dims{256, 256, 32}, Dims{576, 512, 512}}) {
+    for (const KeyCodec codec : {KeyCodec::mse, KeyCodec::inner_product, KeyCodec::float8}) {
+      Setup setup;
+      setup.format = make_format(codec, codec == KeyCodec::float8 ? 8 : 3, dims.key,
+                                 ValueCodec::grouped, 4, dims.value, dims.group);
+      setup.kv_heads = 1;
+      setup.ratio = 3;
+      setup.sequences = {{2, 70, 9}};
+      check_all(setup);
+    }
+  }
+}
+
+TEST_CASE("ratios, several queries, ragged batches, windows, sinks and masks") {
+  for (const int ratio : {1, 3, 4, 5, 8, 16}) {
+    Setup setup;
+    setup.format.value_group = 32;
+    setup.ratio = ratio;
+    setup.num_queries = 1 + ratio % 8;
+    setup.sequences = {{0, 0, 5}, {3, 500, 17}, {0, 1, 0}, {0, 0, 0}, {1, 0, 0}, {0, 1025, 128}};
+    check_all(setup);
+    setup.sliding_window = 100;
+    setup.soft_cap = 20;
+    setup.sm_scale = 0.11F;
+    setup.learned_sinks = true;
+    setup.look_back = 30;
+    check_all(setup);
+  }
+  for (const std::int64_t evicted : {1, 100, 299}) {
+    Setup setup;
+    setup.sequences = {{2, 300, 10}};
+    setup.evicted = evicted;
+    check_all(setup);
+  }
+}
+
+TEST_CASE("output in half precision") {
+  Setup setup;
+  setup.sequences = {{1, 200, 20}};
+  const Problem problem(setup);
+  const Result expected = problem.reference();
+  test::for_each_execution_space("decode_spaces", [&](const auto& exec) {
+    CAPTURE(std::string(exec.name()));
+    const SpaceProblem<std::decay_t<decltype(exec)>> there(problem);
+    CHECK(output_error(there.template run<float16>(exec).output, expected) <= 1e-3);
+    CHECK(output_error(there.template run<bfloat16>(exec).output, expected) <= 8e-3);
+  });
+}

@@ -1,0 +1,130 @@
+#pragma once
+
+// A decode problem of the fixture in the memory of any execution space.
+
+#include "decode_fixture.hpp"
+#include "support/execution_spaces.hpp"
+
+#include <cstddef>
+#include <vector>
+
+namespace decode_fixture {
+
+/// A pointer as the element of a View.
+struct PageAddress {
+  std::byte* page = nullptr;
+};
+
+/// Copies of everything that a decode step reads.
+template <class ExecutionSpace>
+class SpaceProblem {
+ public:
+  using Space = typename ExecutionSpace::memory_space;
+
+  explicit SpaceProblem(const Problem& problem)
+      : codec_(problem.codec().options()),
+        shape_(problem.shape()),
+        queries_("queries", problem.queries().extent(0), problem.queries().extent(1),
+                 problem.queries().extent(2), problem.queries().extent(3)) {
+    Kokkos::deep_copy(queries_, problem.queries());
+    sink_logits_ = copy(std::vector<float>(
+        problem.sink_logits().data(), problem.sink_logits().data() + problem.sink_logits().size()));
+    std::vector<DecodeSequence> records;
+    for (std::size_t i = 0; i < problem.sequences().size(); ++i) {
+      records.push_back(move(problem, problem.sequences()[i], problem.record(i)));
+    }
+    records_ = test::to_space<Space>(records.data(), records.size());
+  }
+
+  [[nodiscard]] const TileCodec<Space>& codec() const { return codec_; }
+  [[nodiscard]] const DecodeProblem& shape() const { return shape_; }
+
+  template <class Output = float>
+  [[nodiscard]] Result run(const ExecutionSpace& exec, const DecodeOptions& options = {}) const {
+    return run_plan<Output>(exec, plan_decode(exec, codec_, shape_, options));
+  }
+
+  template <class Output = float>
+  [[nodiscard]] Result run_plan(const ExecutionSpace& exec,
+                                const DecodePlan<ExecutionSpace, Space>& plan) const {
+    Kokkos::View<Output****, Kokkos::LayoutRight, Space> output(
+        "output", queries_.extent(0), queries_.extent(1), queries_.extent(2),
+        static_cast<std::size_t>(codec_.format().value_dim));
+    Kokkos::View<float***, Kokkos::LayoutRight, Space> lse("lse", queries_.extent(0),
+                                                           queries_.extent(1), queries_.extent(2));
+    Kokkos::View<std::byte*, Space> workspace("workspace",
+                                              static_cast<std::size_t>(plan.workspace_bytes()));
+    poison(output);
+    poison(lse);
+    poison(workspace);
+    Kokkos::fence();
+    DecodeInputs<float, Space> inputs;
+    inputs.queries = queries_;
+    inputs.sequences = records_;
+    inputs.sink_logits = sink_logits_;
+    run_decode(exec, plan, inputs, output, lse, workspace);
+    exec.fence();
+    Result result;
+    const auto host_output = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), output);
+    for (std::size_t i = 0; i < host_output.size(); ++i) {
+      result.output.push_back(number(host_output.data()[i]));
+    }
+    const auto host_lse = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), lse);
+    result.lse.assign(host_lse.data(), host_lse.data() + host_lse.size());
+    return result;
+  }
+
+ private:
+  static double number(float x) { return static_cast<double>(x); }
+  template <class Half>
+  static double number(Half x) {
+    return static_cast<double>(x.to_float());
+  }
+
+  /// NaN in every number.
+  template <class View>
+  static void poison(const View& view) {
+    using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
+    Kokkos::deep_copy(
+        Kokkos::View<std::byte*, Space, Unmanaged>(reinterpret_cast<std::byte*>(view.data()),
+                                                   view.size() * sizeof(typename View::value_type)),
+        std::byte{0xFF});
+  }
+
+  Kokkos::View<float*, Space> copy(const std::vector<float>& host) {
+    floats_.push_back(test::to_space<Space>(host.data(), host.size()));
+    return floats_.back();
+  }
+
+  DecodeSequence move(const Problem& problem, const Sequence& sequence, DecodeSequence record) {
+    std::vector<PageAddress> addresses;
+    for (const auto& page : sequence.page_memory) {
+      pages_.push_back(test::to_space<Space>(page.data(), page.size()));
+      addresses.push_back({pages_.back().data()});
+    }
+    tables_.push_back(test::to_space<Space>(addresses.data(), addresses.size()));
+    record.history.pages = reinterpret_cast<std::byte* const*>(tables_.back().data());
+    const TileFormat& format = codec_.format();
+    const int heads = problem.setup().kv_heads;
+    const auto keys = copy(sequence.keys);
+    const auto values = copy(sequence.values);
+    record.sink_keys = dense_rows(keys.data(), heads, format.key_dim);
+    record.sink_values = dense_rows(values.data(), heads, format.value_dim);
+    const auto ring_keys = copy(sequence.ring_keys);
+    const auto ring_values = copy(sequence.ring_values);
+    record.window_keys = dense_rows(ring_keys.data(), heads, format.key_dim);
+    record.window_values = dense_rows(ring_values.data(), heads, format.value_dim);
+    return record;
+  }
+
+  TileCodec<Space> codec_;
+  DecodeProblem shape_;
+  Kokkos::View<float****, Kokkos::LayoutRight, Space> queries_;
+  Kokkos::View<float*, Space> sink_logits_;
+  Kokkos::View<DecodeSequence*, Space> records_;
+  std::vector<Kokkos::View<std::byte*, Space>> pages_;
+  std::vector<Kokkos::View<PageAddress*, Space>> tables_;
+  std::vector<Kokkos::View<float*, Space>> floats_;
+};
+
+}  // namespace decode_fixture

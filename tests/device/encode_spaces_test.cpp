@@ -1,0 +1,181 @@
+// Every execution space of this build writes the tile bytes of the host's portable encoder.
+
+#include "support/execution_spaces.hpp"
+
+#include <turboquant/device/encode_tiles.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+using namespace turboquant;
+
+namespace {
+
+/// Rows with everything that quantizers treat specially: outliers, zeros, ties, constants, tiny and
+/// huge rows.
+std::vector<float> make_rows(std::size_t rows, std::size_t dim, std::uint64_t stream) {
+  const CounterRng rng(13, stream);
+  std::vector<float> out(rows * dim);
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t d = 0; d < dim; ++d) {
+      const std::uint64_t i = 2 * (row * dim + d);
+      const double radius = std::sqrt(-2 * std::log(rng.uniform(i)));
+      auto x = static_cast<float>(radius * std::cos(6.283185307179586 * rng.uniform(i + 1)));
+      switch (row % 16) {
+        case 3: x = d % 7 == 0 ? 40 * x : x; break;
+        case 4: x = 0; break;
+        case 5: x = d == 0 ? 1.0F : 0.0F; break;
+        case 6: x = 1.5F; break;
+        case 7: x *= 1e-30F; break;
+        case 8: x *= 1e30F; break;
+        case 9: x *= 1e-42F; break;
+        case 10: x = static_cast<float>(d % 16) * 0.5F; break;
+        case 11: x = std::round(x * 4) / 8; break;
+        case 12: x = d % 2 == 0 ? -0.0F : 0.0F; break;
+        case 13: x += 100; break;
+        default: break;
+      }
+      out[row * dim + d] = x;
+    }
+  }
+  return out;
+}
+
+/// All heads of `tokens` tokens, flat: [head][tile], written in pieces of `chunk` tokens over
+/// memory full of ones.
+template <class Exec, class T>
+std::vector<std::byte> encode(const Exec& exec, const TileCodecOptions& options, int heads,
+                              const std::vector<T>& keys, const std::vector<T>& values, int chunk,
+                              HostArch arch = HostArch::automatic) {
+  using Space = typename Exec::memory_space;
+  const TileCodec<Space> codec(options);
+  const TileFormat& format = codec.format();
+  const auto tokens = static_cast<int>(keys.size()) / heads / format.key_dim;
+  const int num_tiles = (tokens + 63) / 64;
+  const auto space_keys = test::to_space<Space>(keys.data(), keys.size());
+  const auto space_values = test::to_space<Space>(values.data(), values.size());
+  Kokkos::View<std::byte*, Space> tiles(
+      "tiles", static_cast<std::size_t>(heads * num_tiles) * format.bytes());
+  Kokkos::deep_copy(tiles, std::byte{0xFF});
+  for (int token = 0; token < tokens;) {
+    const int count = std::min({chunk, tokens - token, 64 - token % 64});
+    EncodeJob job;
+    job.keys =
+        dense_rows(space_keys.data() + static_cast<std::ptrdiff_t>(token) * heads * format.key_dim,
+                   heads, format.key_dim);
+    job.values = dense_rows(
+        space_values.data() + static_cast<std::ptrdiff_t>(token) * heads * format.value_dim, heads,
+        format.value_dim);
+    job.tile = tiles.data() + static_cast<std::size_t>(token / 64) * format.bytes();
+    job.head_stride =
+        static_cast<std::int64_t>(num_tiles) * static_cast<std::int64_t>(format.bytes());
+    job.first_slot = token % 64;
+    job.count = count;
+    job.clear_from = token % 64;
+    const auto jobs = test::to_space<Space>(&job, 1);
+    encode_tiles(exec, codec, heads, Kokkos::View<const EncodeJob*, Space>(jobs), arch);
+    exec.fence();
+    token += count;
+  }
+  const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), tiles);
+  return std::vector<std::byte>(host.data(), host.data() + host.size());
+}
+
+TileCodecOptions make_options(KeyCodec keys, int key_bits, int key_dim, ValueCodec values,
+                              int value_bits, int value_dim, int group) {
+  TileCodecOptions options;
+  options.format.key_codec = keys;
+  options.format.key_bits = key_bits;
+  options.format.key_dim = key_dim;
+  options.format.value_codec = values;
+  options.format.value_bits = value_bits;
+  options.format.value_dim = value_dim;
+  options.format.value_group = group;
+  options.seed = 42;
+  return options;
+}
+
+std::vector<TileCodecOptions> all_options() {
+  std::vector<TileCodecOptions> all;
+  for (const int dim : {16, 40, 64, 80, 96, 112, 128, 192, 256, 576}) {
+    for (const int bits : {2, 3, 4}) {
+      all.push_back(make_options(KeyCodec::mse, bits, dim, ValueCodec::grouped, bits, dim,
+                                 dim % 32 == 0 ? 32 : 8));
+    }
+    all.push_back(make_options(KeyCodec::inner_product, 3, dim, ValueCodec::codebook, 3, dim, dim));
+    all.push_back(make_options(KeyCodec::float8, 8, dim, ValueCodec::grouped, 4, dim, dim));
+  }
+  for (const ScaleRule rule : {ScaleRule::plain, ScaleRule::unit, ScaleRule::least_squares}) {
+    auto options = make_options(KeyCodec::mse, 3, 128, ValueCodec::codebook, 4, 64, 64);
+    options.key_scale_rule = rule;
+    options.value_scale_rule = rule;
+    all.push_back(options);
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("every execution space writes the same bytes") {
+  const int heads = 2;
+  for (const TileCodecOptions& options : all_options()) {
+    const TileFormat& format = options.format;
+    CAPTURE(format.key_dim);
+    CAPTURE(static_cast<int>(format.key_codec));
+    CAPTURE(format.key_bits);
+    CAPTURE(format.value_bits);
+    const std::size_t rows = 150 * heads;
+    const std::vector<float> keys = make_rows(rows, static_cast<std::size_t>(format.key_dim), 2);
+    const std::vector<float> values =
+        make_rows(rows, static_cast<std::size_t>(format.value_dim), 3);
+    const std::vector<std::byte> expected = encode(Kokkos::DefaultHostExecutionSpace(), options,
+                                                   heads, keys, values, 64, HostArch::portable);
+    test::for_each_execution_space("encode_spaces", [&](const auto& exec) {
+      CAPTURE(std::string(exec.name()));
+      CHECK(encode(exec, options, heads, keys, values, 64) == expected);
+      CHECK(encode(exec, options, heads, keys, values, 11) == expected);
+    });
+  }
+}
+
+TEST_CASE("rows in half precision") {
+  const std::vector<float> keys = make_rows(150, 128, 4);
+  const auto check = [&](auto type) {
+    using Half = decltype(type);
+    std::vector<Half> halves;
+    std::vector<float> same;
+    for (const float x : keys) {
+      halves.push_back(Half::from_float(std::fmin(std::fmax(x, -60000.0F), 60000.0F)));
+      same.push_back(halves.back().to_float());
+    }
+    const TileCodecOptions options;
+    const auto expected =
+        encode(Kokkos::DefaultHostExecutionSpace(), options, 1, same, same, 64, HostArch::portable);
+    test::for_each_execution_space("encode_spaces", [&](const auto& exec) {
+      CAPTURE(std::string(exec.name()));
+      CHECK(encode(exec, options, 1, halves, halves, 64) == expected);
+    });
+  };
+  check(float16{});
+  check(bfloat16{});
+}
+
+TEST_CASE("numbers that are not finite are found on every execution space") {
+  std::vector<float> rows = make_rows(6, 128, 7);
+  rows[500] = std::numeric_limits<float>::quiet_NaN();
+  test::for_each_execution_space("encode_spaces", [&](const auto& exec) {
+    using Space = typename std::decay_t<decltype(exec)>::memory_space;
+    std::vector<float> finite = rows;
+    finite[500] = 0;
+    const auto good = test::to_space<Space>(finite.data(), finite.size());
+    CHECK(first_non_finite(exec, dense_rows(good.data(), 2, 128), 3, 2, 128) == -1);
+    const auto bad = test::to_space<Space>(rows.data(), rows.size());
+    CHECK(first_non_finite(exec, dense_rows(bad.data(), 2, 128), 3, 2, 128) == 500);
+  });
+}
