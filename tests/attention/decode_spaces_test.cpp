@@ -23,7 +23,7 @@ TileFormat make_format(KeyCodec keys, int key_bits, int key_dim, ValueCodec valu
   return format;
 }
 
-void check_all(const Setup& setup) {
+void check(const Setup& setup) {
   const Problem problem(setup);
   const Result expected = problem.reference();
   CAPTURE(setup.format.key_dim);
@@ -33,6 +33,7 @@ void check_all(const Setup& setup) {
   CAPTURE(setup.format.value_group);
   CAPTURE(static_cast<int>(setup.format.key_codec));
   CAPTURE(static_cast<int>(setup.format.value_codec));
+  CAPTURE(static_cast<int>(setup.format.order));
   test::for_each_execution_space("decode_spaces", [&](const auto& exec) {
     CAPTURE(std::string(exec.name()));
     const SpaceProblem<std::decay_t<decltype(exec)>> there(problem);
@@ -43,6 +44,15 @@ void check_all(const Setup& setup) {
     CHECK(first.output == again.output);
     CHECK(first.lse == again.lse);
   });
+}
+
+/// In host order, and in mma order where the dimensions allow it.
+void check_all(Setup setup) {
+  check(setup);
+  if (setup.format.key_dim % 16 == 0 && setup.format.value_dim % 16 == 0) {
+    setup.format.order = TileOrder::mma;
+    check(setup);
+  }
 }
 
 }  // namespace

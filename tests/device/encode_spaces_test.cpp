@@ -117,6 +117,14 @@ std::vector<TileCodecOptions> all_options() {
     options.value_scale_rule = rule;
     all.push_back(options);
   }
+  const std::size_t in_host_order = all.size();
+  for (std::size_t i = 0; i < in_host_order; ++i) {
+    TileCodecOptions options = all[i];
+    options.format.order = TileOrder::mma;
+    if (options.format.key_dim % 16 == 0 && options.format.value_dim % 16 == 0) {
+      all.push_back(options);
+    }
+  }
   return all;
 }
 
@@ -130,6 +138,7 @@ TEST_CASE("every execution space writes the same bytes") {
     CAPTURE(static_cast<int>(format.key_codec));
     CAPTURE(format.key_bits);
     CAPTURE(format.value_bits);
+    CAPTURE(static_cast<int>(format.order));
     const std::size_t rows = 150 * heads;
     const std::vector<float> keys = make_rows(rows, static_cast<std::size_t>(format.key_dim), 2);
     const std::vector<float> values =
