@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -269,6 +270,183 @@ TEST_CASE("a sliding window bounds memory and refuses to roll back into what is 
                  "block_size is 0 (flat)"));
 }
 
+TEST_CASE("windows smaller than a tile and than the exact window keep order and positions") {
+  const Tokens<float> tokens(5, 0, 1500, shape);
+  const Tokens<float> wrong(6, 0, 1500, shape);
+  for (const std::int64_t window : {1, 3, 12, 64}) {
+    for (const std::int64_t capacity : {0, 8, 128}) {
+      for (const std::int64_t sinks : {0, 5}) {
+        CAPTURE(window);
+        CAPTURE(capacity);
+        CAPTURE(sinks);
+        const CaptureOptions options{.shape = shape,
+                                     .window_capacity = capacity,
+                                     .sinks = sinks,
+                                     .sliding_window = window,
+                                     .block_size = 64};
+        const auto ledger = std::make_shared<turboquant::MemoryLedger>();
+        Engine<float> engine(options, codec(), ledger);
+        std::int64_t done = 0;
+        std::size_t bytes = 0;
+        for (const std::int64_t count : {1, 1, 62, 64, 3, 0, 200, 129, 40, 1, 99, 200}) {
+          ingest(engine, tokens, done, done + count);
+          done += count;
+          check_invariant(engine, tokens);
+          // A proposal that is rolled back, as in speculative decoding.
+          ingest(engine, wrong, done, done + 8);
+          engine.truncate(HostExec(), done);
+          check_invariant(engine, tokens);
+          Engine<float> child = engine.fork();
+          CHECK(Contents<float>(child) == Contents<float>(engine));
+          ingest(child, tokens, done, done + 70);
+          check_invariant(child, tokens);
+          bytes = done == 600 ? ledger->total() : bytes;
+        }
+        CHECK(done == 800);
+        // Pages of 64 tokens: what is kept is bounded by window, rollback and one page on each
+        // side.
+        CHECK(ledger->total() <= bytes);
+        CHECK(engine.store().num_tokens() <= window + 8 + 2 * 64);
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "a window of one token can be rolled back to any length, and positions go on from there") {
+  // The next token sees itself alone, so nothing that is gone is missed.
+  const Tokens<float> tokens(5, 0, 900, shape);
+  for (const std::int64_t capacity : {0, 128}) {
+    for (const std::int64_t sinks : {0, 5}) {
+      for (const std::int64_t length : {0, 3, 5, 50, 64, 333, 399}) {
+        CAPTURE(capacity);
+        CAPTURE(sinks);
+        CAPTURE(length);
+        const CaptureOptions options{.shape = shape,
+                                     .window_capacity = capacity,
+                                     .sinks = sinks,
+                                     .sliding_window = 1,
+                                     .block_size = 64};
+        Engine<float> engine(options, codec());
+        ingest(engine, tokens, 0, 400);
+        engine.truncate(HostExec(), length);
+        CHECK(engine.length() == length);
+        ingest(engine, tokens, length, length + 1);
+        CHECK(engine.sees_all(length, length + 1));
+        for (std::int64_t done = length + 1; done < length + 300; done += 23) {
+          ingest(engine, tokens, done, done + 23);
+          const CaptureView<float> view = engine.view(HostExec());
+          CHECK(view.history.end == view.window_begin);
+          CHECK(view.window_end == view.length);
+          CHECK(engine.sees_all(view.length - 8, view.length));
+        }
+        check_invariant(engine, tokens);
+      }
+    }
+  }
+  turboquant::CompressedKVStore<Host> store(codec(), 2, {.block_size = 64, .first_position = 5});
+  CHECK(contains(error_of([&] { store.restart(6); }), "position is 6, expected 5 to 5"));
+  CHECK(contains(error_of([&] { store.restart(4); }), "position is 4"));
+}
+
+TEST_CASE("after a rollback, a query whose window reaches what is gone is told apart") {
+  const Tokens<float> tokens(5, 0, 400, shape);
+  Engine<float> engine(
+      {.shape = shape, .window_capacity = 0, .sliding_window = 4, .block_size = 64}, codec());
+  ingest(engine, tokens, 0, 332);  // needs positions from 320 on, the start of a page
+  CHECK(engine.history_begin() == 320);
+  CHECK(engine.sees_all(331, 332));
+  CHECK(engine.sees_all(323, 332));
+  CHECK_FALSE(engine.sees_all(322, 332));
+  engine.truncate(HostExec(), 324);
+  CHECK(engine.sees_all(323, 324));
+  CHECK_FALSE(engine.sees_all(322, 324));
+}
+
+TEST_CASE_TEMPLATE("a zero token comes back as zeros and leaves its neighbours alone", T, float,
+                   float16, bfloat16) {
+  for (const int dim : {64, 80, 96, 120, 128, 576}) {
+    for (const int bits : {2, 3, 4}) {
+      CAPTURE(dim);
+      CAPTURE(bits);
+      const KVShape square{.kv_heads = 2, .key_dim = dim, .value_dim = dim};
+      const Codec codec(codec_options(dim, dim, bits, bits));
+      const Tokens<T> others(5, 0, 2, square);
+      Tokens<T> with_zero(5, 0, 3, square);
+      const auto copy_row = [&](std::size_t to, std::size_t from) {
+        std::copy_n(&others.keys(from, 0, 0), 2 * dim, &with_zero.keys(to, 0, 0));
+        std::copy_n(&others.values(from, 0, 0), 2 * dim, &with_zero.values(to, 0, 0));
+      };
+      copy_row(0, 0);
+      copy_row(2, 1);
+      std::fill_n(&with_zero.keys(1, 0, 0), 2 * dim, cache_test::number<T>(0.0F));
+      std::fill_n(&with_zero.values(1, 0, 0), 2 * dim, cache_test::number<T>(0.0F));
+      const CaptureOptions options{.shape = square, .window_capacity = 0};
+      Engine<T> engine(options, codec);
+      Engine<T> never(options, codec);
+      ingest(engine, with_zero, 0, 3);
+      ingest(never, others, 0, 2);
+      std::vector<float> row(static_cast<std::size_t>(dim));
+      std::vector<float> scratch(2 * row.size());
+      const auto decoded = [&](Engine<T>& from, std::size_t token, int head, bool key) {
+        const std::byte* tile =
+            cache_test::tile_of(from.view(HostExec()).history, codec.format(), 0, head);
+        if (key) {
+          turboquant::decode_key(codec.tables(), tile, token, row.data(), scratch.data());
+        } else {
+          turboquant::decode_value(codec.tables(), tile, token, row.data(), scratch.data());
+        }
+        return row;
+      };
+      for (const int head : {0, 1}) {
+        for (const bool key : {true, false}) {
+          CHECK(decoded(engine, 1, head, key) == std::vector<float>(row.size(), 0.0F));
+          // Values of odd tokens are stored mirrored, so token 2 stays even: compare the keys.
+          CHECK(decoded(engine, 0, head, key) == decoded(never, 0, head, key));
+        }
+        CHECK(decoded(engine, 2, head, true) == decoded(never, 1, head, true));
+      }
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("numbers that are not finite are refused in every type, and nothing changes", T,
+                   float, float16, bfloat16) {
+  const Tokens<T> tokens(5, 0, 300, shape);
+  Engine<T> engine({.shape = shape, .window_capacity = 64, .sinks = 4}, codec());
+  ingest(engine, tokens, 0, 200);
+  const Contents<T> before(engine);
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity}) {
+    const Tokens<T> poisoned(5, 0, 3, shape);
+    poisoned.keys(1, 1, 2) = cache_test::number<T>(bad);
+    CHECK(contains(error_of([&] { ingest(engine, poisoned, 0, 3); }),
+                   "keys(1, 1, 2) is NaN or infinite"));
+    const Tokens<T> late(5, 0, 3, shape);
+    late.values(2, 1, 23) = cache_test::number<T>(bad);
+    CHECK(contains(error_of([&] { ingest(engine, late, 0, 3); }),
+                   "values(2, 1, 23) is NaN or infinite"));
+    CHECK(Contents<T>(engine) == before);
+  }
+}
+
+TEST_CASE("rows with padding between tokens are refused, not misread") {
+  const KVShape wide{.kv_heads = 1, .key_dim = 72, .value_dim = 72};
+  Engine<float> engine({.shape = wide}, Codec(codec_options(72, 72)));
+  const Tokens<float> tokens(5, 0, 100, wide);
+  const cache_test::HostRows<float> padded(
+      Kokkos::view_alloc(std::string("padded"), Kokkos::AllowPadding), 100, 1, 72);
+  if (padded.span_is_contiguous()) {
+    MESSAGE("this Kokkos does not pad rows of 72 numbers");
+  } else {
+    CHECK(contains(error_of([&] { engine.ingest(HostExec(), padded, tokens.values); }),
+                   "keys has padding between its tokens"));
+    CHECK(contains(error_of([&] { engine.ingest(HostExec(), tokens.keys, padded); }),
+                   "values has padding between its tokens"));
+  }
+  CHECK(engine.length() == 0);
+}
+
 TEST_CASE("forks are independent and share memory until one writes") {
   const AllocationCounter counter;
   const Tokens<float> tokens(5, 0, 500, shape);
@@ -356,6 +534,17 @@ TEST_CASE("options outside their domain are refused by name") {
   CHECK(contains(refusal({.shape = shape, .sliding_window = -1}), "sliding_window is -1"));
   CHECK(contains(refusal({.shape = shape, .rollback_tokens = 7}), "rollback_tokens is 7"));
   CHECK(contains(refusal({.shape = shape, .block_size = 65}), "block_size is 65"));
+  CHECK(contains(refusal({.shape = shape, .block_size = -64}), "block_size is -64"));
+  constexpr std::int64_t huge = std::numeric_limits<std::int64_t>::max();
+  CHECK(contains(refusal({.shape = shape, .window_capacity = huge}), "window_capacity is 9223"));
+  CHECK(contains(refusal({.shape = shape, .sinks = huge}), "sinks is 9223"));
+  CHECK(contains(refusal({.shape = shape, .sliding_window = huge}), "sliding_window is 9223"));
+  CHECK(contains(refusal({.shape = shape, .rollback_tokens = huge}), "rollback_tokens is 9223"));
+  CHECK(contains(refusal({.shape = shape, .block_size = huge}), "block_size is 9223"));
+  CHECK(contains(error_of([] { Engine<float>({.shape = shape, .block_size = -1}, std::nullopt); }),
+                 "block_size is -1"));
+  CHECK(contains(error_of([] { Engine<float>({.shape = shape}, codec(), nullptr); }),
+                 "ledger is null"));
   CHECK(contains(
       refusal({.shape = {.kv_heads = 2, .key_dim = 24, .value_dim = 24}}),
       "the codec has key_dim 16 and value_dim 24, expected those of the shape, 24 and 24"));

@@ -173,7 +173,7 @@ class KVCaptureEngine {
     const std::int64_t end = (std::max)(length, options_.sinks);
     if (store_ && end < store_->end()) {
       if (end <= store_->begin()) {
-        store_->reset();
+        store_->restart(end);
       } else {
         store_->truncate(exec, end);
       }
@@ -184,13 +184,18 @@ class KVCaptureEngine {
     sinks_.truncate((std::min)(length, sinks_.end()));
   }
 
+  /// Whether no token before position `end` has been given up that a query at `position` sees.
+  [[nodiscard]] bool sees_all(std::int64_t position, std::int64_t end) const noexcept {
+    const std::int64_t first = (std::max)(
+        options_.sinks, options_.sliding_window > 0 ? position - options_.sliding_window + 1 : 0);
+    return first >= end || history_begin() <= first;
+  }
+
   /// @throws what `truncate` would; changes nothing
   void require_truncatable(std::int64_t length) const {
     require(length >= 0 && length <= this->length(), ErrorCode::out_of_range,
             "KVCaptureEngine::truncate: length is ", length, ", expected 0 to ", this->length());
-    const std::int64_t seen = (std::max)(
-        options_.sinks, options_.sliding_window > 0 ? length - options_.sliding_window + 1 : 0);
-    require(seen >= length || history_begin() <= seen, ErrorCode::out_of_range,
+    require(sees_all(length, length), ErrorCode::out_of_range,
             "KVCaptureEngine::truncate: length is ", length, ", but tokens before ",
             history_begin(), " have left the sliding window of ", options_.sliding_window,
             "; rollback_tokens is ", options_.rollback_tokens);
@@ -301,6 +306,7 @@ class KVCaptureEngine {
     in_range("sinks", options.sinks, 0, std::int64_t{1} << 20U);
     in_range("sliding_window", options.sliding_window, 0, most);
     in_range("rollback_tokens", options.rollback_tokens, 8, most);
+    in_range("block_size", options.block_size, 0, most);
     if (codec) {
       const TileFormat& format = codec->format();
       require(

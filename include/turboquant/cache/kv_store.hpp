@@ -167,12 +167,19 @@ class CompressedKVStore {
     }
   }
 
-  /// Forgets everything and frees the memory.
-  void reset() noexcept {
+  /// Forgets everything and frees the memory; the next token has the first position.
+  void reset() noexcept { restart(options_.first_position); }
+
+  /// Forgets everything and frees the memory; the next token has position `position`.
+  /// @throws Error(out_of_range) unless first_position <= position <= end()
+  void restart(std::int64_t position) {
+    require(position >= options_.first_position && position <= end_, ErrorCode::out_of_range,
+            "CompressedKVStore::restart: position is ", position, ", expected ",
+            options_.first_position, " to ", end_);
     tiles_.drop_front(tiles_.end_tile() + tiles_.page_tiles());
     tiles_.truncate(0);
-    begin_ = options_.first_position;
-    end_ = begin_;
+    begin_ = position;
+    end_ = position;
   }
 
   /// A prepared append: everything that can fail has been done, nothing has changed.

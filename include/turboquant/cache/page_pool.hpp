@@ -38,6 +38,8 @@ class PagePool {
     require(options.page_bytes >= 1 && options.page_bytes <= std::size_t{1} << 40U,
             ErrorCode::invalid_argument, "PagePool: page_bytes is ", options.page_bytes,
             ", expected 1 to 2^40");
+    require(options.slab_pages <= std::size_t{1} << 20U, ErrorCode::invalid_argument,
+            "PagePool: slab_pages is ", options.slab_pages, ", expected 0 to 2^20");
     state_->ledger = ledger;
     state_->page_bytes = detail::round_up_bytes(options.page_bytes);
     state_->slab_pages =

@@ -59,6 +59,7 @@ class TileStorage {
     TileStorage copy(tile_bytes_, kv_heads_, page_tiles_, pool_, ledger_);
     copy.extents_ = extents_;
     copy.end_tile_ = end_tile_;
+    copy.first_tile_when_empty_ = first_tile_when_empty_;
     return copy;
   }
 

@@ -112,6 +112,8 @@ std::int64_t require_rows(const char* caller, const Rows& keys, const Rows& valu
             dim, ")");
     require(rows.extent(0) == 0 || rows.data() != nullptr, ErrorCode::invalid_argument, caller,
             ": ", name, ".data() is null");
+    require(rows.span_is_contiguous(), ErrorCode::shape_mismatch, caller, ": ", name,
+            " has padding between its tokens, expected contiguous rows");
   };
   check("keys", keys, shape.key_dim);
   check("values", values, shape.value_dim);

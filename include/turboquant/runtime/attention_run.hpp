@@ -84,6 +84,9 @@ void require_outputs(const char* caller, const KVShape& shape, const Queries& qu
     check("output", axis, output.extent(axis), queries.extent(axis));
     check("lse", axis, lse.extent(axis), queries.extent(axis));
   }
+  require(queries.span_is_contiguous() && output.span_is_contiguous() && lse.span_is_contiguous(),
+          ErrorCode::shape_mismatch, caller,
+          ": queries, output or lse has padding between its rows, expected contiguous rows");
   require(sink_logits.extent(0) == 0 || sink_logits.extent(0) == heads, ErrorCode::shape_mismatch,
           caller, ": sink_logits.extent(0) is ", sink_logits.extent(0),
           ", expected 0 or the query heads, ", heads);
@@ -129,7 +132,8 @@ class ScratchMemory {
  public:
   explicit ScratchMemory(std::shared_ptr<MemoryLedger> ledger) : ledger_(std::move(ledger)) {}
 
-  /// @throws Error(capacity); what was there stays usable
+  /// Frees what is too small before it allocates, so that both never exist at once.
+  /// @throws Error(capacity); there is no scratch memory then
   void reserve(std::size_t bytes) {
     if (bytes > bytes_) {
       memory_ = nullptr;

@@ -122,14 +122,15 @@ class CacheManager {
       }
       return;
     }
-    table_.prepare(exec, "CacheManager::append", batch, sequences, cu_seqlens, keys, values);
-    table_.finish(exec, batch);
+    auto rollback =
+        table_.prepare(exec, "CacheManager::append", batch, sequences, cu_seqlens, keys, values);
+    table_.finish(exec, batch, rollback);
   }
 
   /// Attention of the newest tokens of several sequences over all their tokens, in modes hybrid and
   /// full_tq.
   ///
-  /// @param queries (n, m, query_heads, key_dim), m of 1 to 8: query j of a sequence stands at
+  /// @param queries (n, m, query_heads, key_dim), m of 0 to 8: query j of a sequence stands at
   /// position length - m + j
   ///                and sees the tokens up to itself. Append the m tokens first.
   /// @param output  (n, m, query_heads, value_dim), float, float16 or bfloat16; zero for an empty
@@ -197,7 +198,6 @@ class CacheManager {
               cu_queries[i + 1] - cu_queries[i], " queries, expected at most its ",
               cu_seqlens[i + 1] - cu_seqlens[i], " new tokens");
     }
-    table_.prepare(exec, caller, batch, sequences, cu_seqlens, keys, values);
     const auto heads = static_cast<std::int64_t>(in.extent(1));
     const detail::PrefillRun<Space, T, Exec> run(exec, *cached.codec, capture,
                                                  static_cast<int>(heads), options);
@@ -217,10 +217,12 @@ class CacheManager {
       parts.push_back(part);
     }
     scratch_.reserve(run.template scratch_bytes<Number>(history));
+    run.reserve(table_.upload());
+    auto rollback = table_.prepare(exec, caller, batch, sequences, cu_seqlens, keys, values);
     for (const auto& part : parts) {
       run(part, scratch_.data(), table_.upload());
     }
-    table_.finish(exec, batch);
+    table_.finish(exec, batch, rollback);
   }
 
   /// Device memory by use; `total()` is what the allocator has handed out. O(layers).
@@ -304,8 +306,8 @@ class CacheManager {
     require(in.extent(0) == sequences.size(), ErrorCode::shape_mismatch, caller,
             ": queries.extent(0) is ", in.extent(0), ", expected the number of sequences, ",
             sequences.size());
-    require(m >= 1 && m <= 8, ErrorCode::shape_mismatch, caller, ": queries.extent(1) is ", m,
-            ", expected 1 to 8");
+    require(m <= 8, ErrorCode::shape_mismatch, caller, ": queries.extent(1) is ", m,
+            ", expected 0 to 8");
     std::vector<DecodeSequence> records;
     DecodeProblem problem;
     for (const SequenceId sequence : sequences) {
@@ -314,11 +316,19 @@ class CacheManager {
       const std::int64_t length = entry.engine.length();
       require(length == 0 || length >= m, ErrorCode::out_of_range, caller, ": sequence ", sequence,
               " has ", length, " tokens, expected none or at least the ", m, " of the queries");
+      require(length == 0 || entry.engine.sees_all(length - m, length), ErrorCode::out_of_range,
+              caller, ": sequence ", sequence, " has given up tokens before ",
+              entry.engine.history_begin(), " that the query at ", length - m,
+              " sees; expected fewer queries after this truncation, or more rollback_tokens than ",
+              capture.rollback_tokens);
       const CaptureView<T> view = entry.engine.view(exec);
       problem.max_history_tokens =
           (std::max)(problem.max_history_tokens, view.history.end - view.history.begin);
       records.push_back(
           detail::decode_sequence(view, capture.shape, (std::max<std::int64_t>)(0, length - m)));
+    }
+    if (m == 0) {
+      return;
     }
     problem.num_sequences = static_cast<int>(sequences.size());
     problem.num_queries = static_cast<int>(m);

@@ -51,6 +51,12 @@ class PrefillRun {
     return layout<Output>(blocks, block, history).total;
   }
 
+  /// Allocates what the records of a launch need on their way to the device.
+  /// @throws Error(capacity)
+  void reserve(JobUpload<Space>& upload) const {
+    upload.template reserve_for<Exec>(0, std::vector<DecodeSequence>(blocks));
+  }
+
   template <class Query, class Output>
   void operator()(const PrefillPart<T, Query, Output>& part, std::byte* scratch,
                   JobUpload<Space>& upload) const {

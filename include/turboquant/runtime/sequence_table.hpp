@@ -15,7 +15,10 @@
 
 namespace turboquant {
 
-/// Names a sequence of one manager; never used twice.
+/// Names a sequence of one manager; never used twice there.
+///
+/// Every manager counts from 0, so that managers which are driven alike give the same names. The
+/// name of another manager's sequence is refused only where no sequence of that name is open.
 using SequenceId = std::int64_t;
 
 namespace detail {
@@ -35,6 +38,32 @@ class SequenceTable {
     std::vector<Entry*> entries;
     std::vector<typename Engine::Plan> plans;
     AppendBatch<T> work;
+  };
+
+  /// Gives what an append that does not happen has acquired back to where it came from.
+  class Rollback {
+   public:
+    explicit Rollback(Batch& batch)
+        : batch_(&batch),
+          pool_(batch.layer->pool.get()),
+          pages_(pool_ != nullptr ? pool_->num_pages() : 0) {}
+    Rollback(Rollback&& other) noexcept
+        : batch_(std::exchange(other.batch_, nullptr)), pool_(other.pool_), pages_(other.pages_) {}
+    Rollback& operator=(Rollback&&) = delete;
+    ~Rollback() {
+      if (batch_ != nullptr) {
+        batch_->plans.clear();
+        if (pool_ != nullptr) {
+          pool_->trim(pages_);
+        }
+      }
+    }
+    void dismiss() noexcept { batch_ = nullptr; }
+
+   private:
+    Batch* batch_;
+    PagePool<Space>* pool_;
+    std::size_t pages_;
   };
 
   SequenceTable(const std::vector<LayerOptions>& layers,
@@ -70,11 +99,11 @@ class SequenceTable {
     if (length) {
       require_truncatable("CacheManager::fork", source, *length);
     }
-    const SequenceId child = add(copy_of(source));
+    Entries copy = copy_of(source);
     if (length) {
-      truncate_entries(exec, sequences_.at(child), *length);
+      truncate_entries(exec, copy, *length);
     }
-    return child;
+    return add(std::move(copy));
   }
 
   template <class Exec>
@@ -134,16 +163,17 @@ class SequenceTable {
 
   /// Does everything of an append that can fail; nothing is changed.
   template <class Exec>
-  void prepare(const Exec& exec, const char* caller, Batch& batch,
-               std::span<const SequenceId> sequences, std::span<const std::int64_t> cu_seqlens,
-               const Rows& keys, const Rows& values) {
+  [[nodiscard]] Rollback prepare(const Exec& exec, const char* caller, Batch& batch,
+                                 std::span<const SequenceId> sequences,
+                                 std::span<const std::int64_t> cu_seqlens, const Rows& keys,
+                                 const Rows& values) {
     for (std::size_t i = 0; i < batch.entries.size(); ++i) {
       require_complete(caller, sequences[i], *batch.entries[i]);
     }
     require_finite(exec, caller, "keys", keys);
     require_finite(exec, caller, "values", values);
     PagePool<Space>* const pool = batch.layer->pool.get();
-    Rollback rollback(batch, pool);
+    Rollback rollback(batch);
     std::size_t pages = 0;
     for (std::size_t i = 0; i < batch.entries.size(); ++i) {
       const Engine& engine = batch.entries[i]->engine;
@@ -162,43 +192,21 @@ class SequenceTable {
                                            engine.begin_after(count), batch.work));
     }
     batch.work.template reserve<Exec>(upload_);
-    rollback.dismiss();
+    return rollback;
   }
 
   /// Makes a prepared append happen.
   template <class Exec>
-  void finish(const Exec& exec, Batch& batch) {
+  void finish(const Exec& exec, Batch& batch, Rollback& rollback) {
     batch.work.run(exec, &*batch.layer->codec, batch.layer->options.capture.shape.kv_heads,
                    upload_);
     for (std::size_t i = 0; i < batch.entries.size(); ++i) {
       batch.entries[i]->engine.commit(std::move(batch.plans[i]));
     }
+    rollback.dismiss();
   }
 
  private:
-  /// Gives what a failed append has acquired back to where it came from.
-  class Rollback {
-   public:
-    Rollback(Batch& batch, PagePool<Space>* pool)
-        : batch_(&batch), pool_(pool), pages_(pool != nullptr ? pool->num_pages() : 0) {}
-    Rollback(const Rollback&) = delete;
-    Rollback& operator=(const Rollback&) = delete;
-    ~Rollback() {
-      if (batch_ != nullptr) {
-        batch_->plans.clear();
-        if (pool_ != nullptr) {
-          pool_->trim(pages_);
-        }
-      }
-    }
-    void dismiss() noexcept { batch_ = nullptr; }
-
-   private:
-    Batch* batch_;
-    PagePool<Space>* pool_;
-    std::size_t pages_;
-  };
-
   [[nodiscard]] static Entries copy_of(const Entries& source) {
     Entries copy;
     copy.reserve(source.size());
@@ -215,6 +223,8 @@ class SequenceTable {
   }
 
   static void require_truncatable(const char* caller, const Entries& entries, std::int64_t length) {
+    require(length >= 0, ErrorCode::out_of_range, caller, ": length is ", length,
+            ", expected 0 or more");
     for (std::size_t layer = 0; layer < entries.size(); ++layer) {
       if (entries[layer]) {
         const Entry& entry = *entries[layer];
@@ -228,6 +238,7 @@ class SequenceTable {
 
   template <class Exec>
   static void truncate_entries(const Exec& exec, Entries& entries, std::int64_t length) {
+    static_cast<void>(clear_tile_label());  // so that no layer can fail after another has changed
     for (std::optional<Entry>& entry : entries) {
       if (entry) {
         entry->missed = (std::max<std::int64_t>)(0, length - entry->engine.length());
