@@ -81,7 +81,8 @@ TEST_CASE(
 
 TEST_CASE("every query head reads the kv head of its group, for ratios 7, 6, 5, 3 and 2") {
   for (const auto& [query_heads, kv_heads] :
-       {std::pair{28, 4}, std::pair{24, 4}, std::pair{40, 8}, std::pair{15, 3}, std::pair{12, 6}}) {
+       {std::pair{28, 4}, std::pair{24, 4}, std::pair{40, 8}, std::pair{15, 3}, std::pair{12, 2},
+        std::pair{12, 6}}) {
     const KVShape shape{.kv_heads = kv_heads, .key_dim = 64, .value_dim = 64};
     for (const LayerOptions& options : segment_mixes(shape)) {
       Manager<float> manager({.layers = {options}});
@@ -156,6 +157,7 @@ TEST_CASE("empty sequences give zeros and a log-sum-exp of -infinity") {
       }
     }
     CHECK(attend(manager, 0, {}, queries(1, 0, 1, 4, 64), 80).output.size() == 0);
+    CHECK(attend(manager, 0, {empty, full}, queries(1, 2, 0, 4, 64), 80).output.size() == 0);
     append(manager, 0, empty, zero_keys(2, shape), 0, 2);
     CHECK(contains(error_of([&] { attend(manager, 0, {empty}, queries(1, 1, 3, 4, 64), 80); }),
                    "has 2 tokens, expected none or at least the 3 of the queries"));
@@ -205,6 +207,191 @@ TEST_CASE("a sliding window shows the newest tokens only") {
       check_all(attend(manager, 0, {id}, queries(1, 1, 1, 2, 64), 64).output, mean, 0.02);
     }
   }
+}
+
+TEST_CASE("a sliding window bounds memory and stays right long after tokens were given up") {
+  const KVShape shape{.kv_heads = 1, .key_dim = 64, .value_dim = 64};
+  for (LayerOptions options : {layer(shape, 0), layer(shape, 3, 4, 8), layer(shape, 3, 4, 0)}) {
+    for (const std::int64_t window : {1, 4, 12, 64}) {
+      options.capture.sliding_window = window;
+      Manager<float> manager({.layers = {options}, .slab_pages = 1});
+      const auto id = manager.open();
+      const std::int64_t n = 10 * window + 300;
+      append(manager, 0, id, zero_keys(n, shape), 0, n);
+      const double mean = double(n - 1) - double(window - 1) / 2;
+      check_all(attend(manager, 0, {id}, queries(1, 1, 1, 2, 64), 64).output, mean, 1e-3 * mean);
+      const auto stats = manager.stats(0, id);
+      CHECK(stats.history_tokens + stats.window_tokens <= window + 8 + 2 * 64);
+      // Queries of which each has its own window.
+      const auto eight = attend(manager, 0, {id}, queries(1, 1, 8, 2, 64), 64);
+      for (std::size_t j = 0; j < 8; ++j) {
+        CHECK(std::fabs(double(eight.output(0, j, 0, 0)) - (mean - 7 + double(j))) < 1e-3 * mean);
+      }
+    }
+  }
+}
+
+TEST_CASE("after a rollback, queries that would miss tokens of their window are refused") {
+  const KVShape shape{.kv_heads = 1, .key_dim = 64, .value_dim = 64};
+  for (LayerOptions options : {layer(shape, 0), layer(shape, 3, 4, 0)}) {
+    options.capture.sliding_window = 4;
+    Manager<float> manager({.layers = {options}, .slab_pages = 1});
+    const auto id = manager.open();
+    append(manager, 0, id, zero_keys(332, shape), 0, 332);  // pages begin at 320
+    CHECK_NOTHROW(attend(manager, 0, {id}, queries(1, 1, 8, 2, 64), 64));
+    manager.truncate(HostExec(), id, 324);
+    check_all(attend(manager, 0, {id}, queries(1, 1, 1, 2, 64), 64).output, 321.5, 1.0);
+    const std::string refusal =
+        error_of([&] { attend(manager, 0, {id}, queries(1, 1, 8, 2, 64), 64); });
+    CHECK(contains(refusal, "has given up tokens before 320 that the query at 316 sees"));
+    CHECK(contains(refusal, "more rollback_tokens than 8"));
+    CHECK(manager.length(0, id) == 324);
+  }
+}
+
+TEST_CASE("masked history does not show: one visible token in the window gives its value") {
+  const KVShape shape{.kv_heads = 1, .key_dim = 64, .value_dim = 64};
+  LayerOptions options = layer(shape, 3, 4, 1);
+  options.capture.sliding_window = 1;
+  Manager<float> manager({.layers = {options}});
+  const auto id = manager.open();
+  Tokens<float> tokens(8, 0, 41, shape);
+  std::fill_n(&tokens.values(40, 0, 0), 64, 7.0F);
+  append(manager, 0, id, tokens, 0, 41);
+  CHECK(manager.stats(0, id).history_tokens > 0);
+  CHECK(manager.stats(0, id).window_tokens == 1);
+  const HostQueries q = queries(1, 1, 1, 1, 64);
+  const auto result = attend(manager, 0, {id}, q, 64);
+  check_all(result.output, 7.0, 0.0);
+  double logit = 0;
+  for (std::size_t d = 0; d < 64; ++d) {
+    logit += double(q(0, 0, 0, d)) * double(tokens.keys(40, 0, d)) / 8;
+  }
+  CHECK(std::fabs(double(result.lse(0, 0, 0)) - logit) < 1e-5);
+}
+
+TEST_CASE("long uniform rows average without drift, in float and half precision") {
+  const KVShape shape{.kv_heads = 1, .key_dim = 16, .value_dim = 16};
+  Manager<float> manager({.layers = {layer(shape, 3, 4, 64, 1024)}});
+  const auto id = manager.open();
+  const Tokens<float> ones = made_tokens(
+      4096, shape, [](auto, int) { return 0.0F; }, [](auto, int) { return 1.0F; });
+  std::int64_t n = 0;
+  for (const std::int64_t total : {2047, 2048, 2049, 4096, 65536}) {
+    while (n < total) {
+      const std::int64_t count = std::min<std::int64_t>(4096, total - n);
+      append(manager, 0, id, ones, 0, count);
+      n += count;
+    }
+    const HostQueries q = queries(1, 1, 1, 2, 16);
+    const auto result = attend(manager, 0, {id}, q, 16);
+    check_all(result.output, 1.0, 1e-5);
+    CHECK(std::fabs(double(result.lse(0, 0, 0)) - std::log(double(total))) < 1e-5);
+    const Kokkos::View<turboquant::float16****, Host> half("half", 1, 1, 2, 16);
+    manager.attend(HostExec(), 0, std::vector{id}, q, half, result.lse);
+    CHECK(std::fabs(double(half(0, 0, 1, 3).to_float()) - 1.0) < 1e-3);
+  }
+}
+
+TEST_CASE(
+    "scale, soft cap and learned sinks give the numbers of the formulas, wherever tokens are") {
+  const KVShape shape{.kv_heads = 1, .key_dim = 64, .value_dim = 64};
+  // Keys along the first axis do not survive quantisation bit by bit, so that the compressed form
+  // is told by a tolerance of its own; zero keys are exact in every form.
+  const auto one_axis = [&](float key0, float key1, float value0, float value1) {
+    Tokens<float> tokens = made_tokens(
+        2, shape, [](auto, int) { return 0.0F; }, [](auto, int) { return 0.0F; });
+    tokens.keys(0, 0, 0) = key0;
+    tokens.keys(1, 0, 0) = key1;
+    std::fill_n(&tokens.values(0, 0, 0), 64, value0);
+    std::fill_n(&tokens.values(1, 0, 0), 64, value1);
+    return tokens;
+  };
+  HostQueries q("queries", 1, 1, 1, 64);
+  q(0, 0, 0, 0) = 2.0F;
+  const auto ln2 = float(std::log(2.0));
+  struct Case {
+    Tokens<float> tokens;
+    float sm_scale;
+    float soft_cap;
+    double expected;
+  };
+  const std::vector<Case> cases{
+      {one_axis(ln2, 0, 3, 0), 0.5F, 0, 2.0},         // softmax of (ln 2, 0)
+      {one_axis(0.5F, 0, 1, 0), 1.0F, 1, 0.6816997},  // sigmoid(tanh 1)
+      {one_axis(50, 0, 1, 0), 1.0F, 50, 1.0},         // a logit of 100 becomes 48.2
+  };
+  for (const std::int64_t window : {std::int64_t{128}, std::int64_t{1}}) {
+    for (const Case& entry : cases) {
+      // The token whose key is not zero is exact; with a window of 1 the other one is compressed.
+      const bool swap = window == 1;
+      Tokens<float> tokens = entry.tokens;
+      Tokens<float> order = made_tokens(
+          2, shape, [](auto, int) { return 0.0F; }, [](auto, int) { return 0.0F; });
+      for (const std::size_t t : {0U, 1U}) {
+        std::copy_n(&tokens.keys(swap ? 1 - t : t, 0, 0), 64, &order.keys(t, 0, 0));
+        std::copy_n(&tokens.values(swap ? 1 - t : t, 0, 0), 64, &order.values(t, 0, 0));
+      }
+      Manager<float> manager({.layers = {layer(shape, 3, 4, window)}});
+      const auto id = manager.open();
+      append(manager, 0, id, order, 0, 2);
+      CHECK(manager.stats(0, id).history_tokens == (swap ? 1 : 0));
+      Options options = exact();
+      options.sm_scale = entry.sm_scale;
+      options.logits_soft_cap = entry.soft_cap;
+      const auto result = attend(manager, 0, {id}, q, 64, options);
+      check_all(result.output, entry.expected, 1e-5);
+      if (entry.soft_cap == 50) {
+        CHECK(std::fabs(double(result.lse(0, 0, 0)) - 48.2013790) < 1e-4);
+      }
+    }
+  }
+  // Learned sinks: 16 equal tokens and a sink of ln 16 give half; counted per segment it would be
+  // less.
+  for (const std::int64_t window : {0, 8, 128}) {
+    Manager<float> manager({.layers = {layer(shape, 3, 4, window)}});
+    const auto id = manager.open();
+    append(manager, 0, id,
+           made_tokens(
+               16, shape, [](auto, int) { return 0.0F; }, [](auto, int) { return 1.0F; }),
+           0, 16);
+    Options options = exact();
+    const Kokkos::View<float*, Host> sink("sink", 1);
+    sink(0) = float(std::log(16.0));
+    options.sink_logits = sink;
+    check_all(attend(manager, 0, {id}, q, 64, options).output, 0.5, 1e-5);
+  }
+}
+
+TEST_CASE("options of attention outside their domain are refused before anything is written") {
+  const KVShape shape{.kv_heads = 1, .key_dim = 64, .value_dim = 64};
+  Manager<float> manager({.layers = {layer(shape)}});
+  const auto id = manager.open();
+  append(manager, 0, id, zero_keys(9, shape), 0, 9);
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  HostQueries output("output", 1, 1, 2, 64);
+  HostLse lse("lse", 1, 1, 2);
+  Kokkos::deep_copy(output, 7.0F);
+  const auto refusal = [&](float scale, float cap) {
+    Options options;
+    options.sm_scale = scale;
+    options.logits_soft_cap = cap;
+    const std::string error = error_of([&] {
+      manager.attend(HostExec(), 0, std::vector{id}, queries(1, 1, 1, 2, 64), output, lse, options);
+    });
+    check_all(output, 7.0, 0.0);
+    return error;
+  };
+  for (const float bad : {nan, infinity, -infinity}) {
+    CHECK(contains(refusal(bad, 0), "sm_scale is"));
+    CHECK(contains(refusal(1, bad), "logits_soft_cap is"));
+  }
+  CHECK(contains(refusal(1, -1), "logits_soft_cap is -1"));
+  // No queries: nothing to compute, for empty and full sequences alike.
+  CHECK(attend(manager, 0, {id}, queries(1, 1, 0, 2, 64), 64).output.size() == 0);
+  CHECK(contains(error_of([&] { attend(manager, 7, {id}, queries(1, 1, 0, 2, 64), 64); }),
+                 "layer is 7"));
 }
 
 TEST_CASE("no split between compressed and exact tokens loses or doubles one") {
@@ -311,7 +498,7 @@ TEST_CASE("chunks of any size give the attention of one chunk, at every total le
     append(whole, 0, reference, tokens, 0, total);
     const HostQueries q = queries(1, 1, 1, 2, 16);
     const auto expected = attend(whole, 0, {reference}, q, 16);
-    for (std::int64_t chunk = 1; chunk <= 33; chunk += 4) {
+    for (std::int64_t chunk = 1; chunk <= 33; chunk += total == 100 ? 1 : 4) {
       Manager<float> manager({.layers = {options}});
       const auto id = manager.open();
       for (std::int64_t done = 0; done < total; done += chunk) {

@@ -361,7 +361,7 @@ TEST_CASE("outputs may be 16-bit and views of default layout") {
     return error_of([&] { attend(manager, 0, {id}, bad, 16); });
   };
   CHECK(contains(refusal(2, 1, 16), "queries.extent(0) is 2, expected the number of sequences, 1"));
-  CHECK(contains(refusal(1, 9, 16), "queries.extent(1) is 9, expected 1 to 8"));
+  CHECK(contains(refusal(1, 9, 16), "queries.extent(1) is 9, expected 0 to 8"));
   CHECK(contains(refusal(1, 1, 24), "queries.extent(3) is 24, expected 16"));
 }
 
