@@ -149,6 +149,127 @@ TEST_CASE("forks share their prefix, copy pages on write, and free them when the
   CHECK(manager.num_sequences() == 1);
 }
 
+TEST_CASE("forks of forks, cut at every depth, hold what was appended on their own path") {
+  Manager<float> manager({.layers = {layer(shape, 3, 4, 20), layer(shape, 0)}, .slab_pages = 1});
+  const Tokens<float> tokens(5, 0, 2000, shape);
+  std::vector<SequenceId> ids{manager.open()};
+  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> paths{{{0, 200}}};
+  for (const int l : {0, 1}) {
+    append(manager, l, ids[0], tokens, 0, 200);
+  }
+  // Each fork cuts its parent and goes on with tokens of its own.
+  const std::vector<std::int64_t> cuts{200, 150, 128, 64, 63, 1, 0};
+  for (std::size_t i = 0; i < cuts.size(); ++i) {
+    ids.push_back(manager.fork(HostExec(), ids.back(), cuts[i]));
+    auto path = paths.back();
+    std::int64_t left = cuts[i];
+    for (auto& [begin, end] : path) {
+      end = begin + std::min(left, end - begin);
+      left -= end - begin;
+    }
+    const auto first = std::int64_t(300 + 200 * i);
+    path.emplace_back(first, first + 120);
+    for (const int l : {0, 1}) {
+      append(manager, l, ids.back(), tokens, first, first + 120);
+    }
+    paths.push_back(path);
+  }
+  Manager<float> direct({.layers = {layer(shape, 3, 4, 20), layer(shape, 0)}});
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    CAPTURE(i);
+    const auto id = direct.open();
+    for (const auto& [begin, end] : paths[i]) {
+      for (const int l : {0, 1}) {
+        append(direct, l, id, tokens, begin, end);
+      }
+    }
+    for (const int l : {0, 1}) {
+      CHECK(contents(manager, l, ids[i]) == contents(direct, l, id));
+    }
+  }
+  // Close from the middle outwards; the others stay.
+  for (const std::size_t i : {3U, 0U, 7U, 4U}) {
+    manager.close(ids[i]);
+  }
+  for (const std::size_t i : {1U, 2U, 5U, 6U}) {
+    CHECK(contents(manager, 0, ids[i]) == contents(direct, 0, SequenceId(i)));
+    manager.close(ids[i]);
+  }
+  manager.trim();
+  CHECK(manager.ledger()->total() == 0);
+}
+
+TEST_CASE("names of sequences that are closed, foreign or made up are refused by every call") {
+  Manager<float> manager({.layers = {layer(shape)}, .mode = CacheMode::full_tq});
+  Manager<float> other({.layers = {layer(shape)}});
+  const auto open = manager.open();
+  const Tokens<float> tokens(5, 0, 9, shape);
+  append(manager, 0, open, tokens, 0, 9);
+  const auto closed = manager.open();
+  manager.close(closed);
+  SequenceId foreign = 0;
+  while (foreign < 2) {
+    foreign = other.open();
+  }
+  const auto before = contents(manager, 0, open);
+  const Kokkos::View<float***, Kokkos::LayoutRight, Host> rows("rows", 9, 1, 16);
+  const Kokkos::View<float**, Kokkos::LayoutRight, Host> lse("lse", 9, 1);
+  const std::vector<std::int64_t> offsets{0, 9};
+  constexpr auto huge = std::numeric_limits<SequenceId>::max();
+  for (const SequenceId id : {closed, foreign, SequenceId(-1), huge}) {
+    const std::vector<SequenceId> ids{id};
+    const std::vector<std::string> errors{
+        error_of([&] { manager.close(id); }),
+        error_of([&] { static_cast<void>(manager.fork(HostExec(), id)); }),
+        error_of([&] { manager.truncate(HostExec(), id, 0); }),
+        error_of([&] { append(manager, 0, id, tokens, 0, 9); }),
+        error_of([&] { append(manager, 0, id, tokens, 0, 0); }),
+        error_of([&] { attend(manager, 0, ids, queries(2, 1, 1, 2, 16), 16); }),
+        error_of([&] { attend(manager, 0, ids, queries(2, 1, 1, 2, 16), 16, exact(), true); }),
+        error_of([&] {
+          manager.prefill(HostExec(), 0, ids, offsets, tokens.keys, tokens.values, offsets, rows,
+                          rows, lse);
+        }),
+        error_of([&] { static_cast<void>(manager.stats(0, id)); }),
+        error_of([&] { static_cast<void>(manager.length(0, id)); }),
+        error_of([&] { static_cast<void>(manager.engine(0, id)); }),
+        error_of([&] { static_cast<void>(manager.view(HostExec(), 0, id)); })};
+    for (const std::string& error : errors) {
+      CHECK(contains(error, "out_of_range"));
+      CHECK(contains(error, "sequence is " + std::to_string(id) + ", expected one that is open"));
+    }
+  }
+  CHECK(contents(manager, 0, open) == before);
+  CHECK(contains(error_of([&] { manager.truncate(HostExec(), open, -1); }), "length is -1"));
+  CHECK(contains(error_of([&] { static_cast<void>(manager.fork(HostExec(), open, -1)); }),
+                 "length is -1"));
+  CHECK(contains(error_of([&] { manager.truncate(HostExec(), open, huge); }), "length is 9223"));
+}
+
+TEST_CASE("appends of no tokens change nothing, alone and within a batch") {
+  Manager<float> manager({.layers = {layer(shape), layer(shape, 0)}});
+  const std::vector<SequenceId> ids{manager.open(), manager.open()};
+  const Tokens<float> tokens(5, 0, 300, shape);
+  for (const std::int64_t l : {0, 1}) {
+    append(manager, l, ids[0], tokens, 0, 0);
+    CHECK(manager.length(l, ids[0]) == 0);
+    append(manager, l, ids[0], tokens, 0, 200);
+    const auto before = contents(manager, l, ids[0]);
+    append(manager, l, ids[0], tokens, 0, 0);
+    manager.append(HostExec(), l, {}, std::vector<std::int64_t>{0}, tokens.keys_from(0, 0),
+                   tokens.values_from(0, 0));
+    manager.append(HostExec(), l, ids, std::vector<std::int64_t>{0, 0, 40}, tokens.keys_from(0, 40),
+                   tokens.values_from(0, 40));
+    CHECK(contents(manager, l, ids[0]) == before);
+    CHECK(manager.length(l, ids[1]) == 40);
+  }
+  CHECK(contains(error_of([&] {
+                   manager.append(HostExec(), 0, {}, {}, tokens.keys_from(0, 0),
+                                  tokens.values_from(0, 0));
+                 }),
+                 "cu_seqlens.size() is 0, expected one more than the 0 sequences"));
+}
+
 TEST_CASE("truncation rolls every layer back, or none") {
   Manager<float> manager({.layers = {layer(shape), layer(shape, 0), layer(shape, 2, 2, 0)}});
   const Tokens<float> tokens(5, 0, 300, shape);
@@ -385,6 +506,27 @@ TEST_CASE("layers that contradict themselves are refused by number and field") {
   LayerOptions flat = layer(shape);
   flat.capture.block_size = 0;
   CHECK(contains(refusal({flat}), "layers[0].capture.block_size is 0"));
+  LayerOptions negative = layer(shape);
+  negative.capture.sinks = -1;
+  CHECK(contains(refusal({negative}), "sinks is -1"));
+  LayerOptions headless = layer(shape);
+  headless.capture.shape.kv_heads = 0;
+  CHECK(contains(refusal({headless}), "kv_heads is 0, expected 1 to 1024"));
+  LayerOptions mixed = layer(shape);
+  mixed.codec->format.key_dim = 32;
+  CHECK(contains(refusal({mixed}), "the codec has key_dim 32"));
+  LayerOptions bits = layer(shape);
+  bits.codec->format.key_bits = 5;
+  CHECK(contains(refusal({bits}), "key_bits is 5"));
+  CHECK(contains(error_of([] {
+                   const Manager<float> manager(
+                       {.layers = {layer(shape)}, .slab_pages = std::size_t{1} << 40U});
+                 }),
+                 "slab_pages is 1099511627776, expected 0 to 2^20"));
+  CHECK(contains(error_of([] {
+                   const Manager<float> manager({.layers = {layer(shape)}, .mode = CacheMode{4}});
+                 }),
+                 "CacheMode: value is 4"));
   LayerOptions odd = layer(shape, 0);
   odd.capture.shape.key_dim = 20;
   CHECK(contains(refusal({odd}), "key_dim is 20"));

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <new>
 #include <vector>
 
@@ -195,6 +196,104 @@ TEST_CASE("a manager survives a failure of any heap allocation of append, fork, 
       unchanged);
   CHECK(manager.length(0, scene.ids[0]) == 400);
   CHECK(failures >= 40);
+}
+
+TEST_CASE("truncation and forks with a length fail in no layer after another has changed") {
+  Scene scene;
+  auto& manager = scene.manager;
+  const auto before = contents(manager, scene.ids);
+  const std::size_t sequences = manager.num_sequences();
+  const auto unchanged = [&] {
+    return contents(manager, scene.ids) == before && manager.num_sequences() == sequences &&
+           manager.length(0, scene.ids[2]) == 300 && manager.length(1, scene.ids[2]) == 300;
+  };
+  const int forks = fail_everywhere(
+      [&] { manager.close(manager.fork(HostExec(), scene.ids[1], 90)); }, unchanged);
+  CHECK(forks >= 3);
+  fail_everywhere([&] { manager.truncate(HostExec(), scene.ids[2], 77); }, unchanged);
+  CHECK(manager.length(0, scene.ids[2]) == 77);
+  CHECK(manager.length(1, scene.ids[2]) == 77);
+}
+
+TEST_CASE("a prefill stores nothing and keeps no memory, wherever it fails") {
+  Scene scene;
+  auto& manager = scene.manager;
+  manager.trim();
+  const auto before = contents(manager, scene.ids);
+  const std::size_t pages = manager.memory_use().codes + manager.memory_use().metadata;
+  const std::size_t free_pages = manager.memory_use().free_pages;
+  const std::size_t exact = manager.memory_use().exact_window;
+  const auto unchanged = [&] {
+    const auto use = manager.memory_use();
+    return contents(manager, scene.ids) == before && use.codes + use.metadata == pages &&
+           use.free_pages == free_pages && use.exact_window == exact;
+  };
+  const Tokens<float> query_rows(6, 0, 33, {4, 16, 8});
+  const Kokkos::View<float***, Kokkos::LayoutRight, Host> output("output", 33, 4, 16);
+  const Kokkos::View<float**, Kokkos::LayoutRight, Host> lse("lse", 33, 4);
+  const std::vector<std::int64_t> offsets{0, 100, 101, 250, 400};
+  const std::vector<std::int64_t> queries_at{0, 16, 17, 17, 33};
+  const auto prefill = [&](const Options& options) {
+    manager.prefill(HostExec(), 0, scene.ids, offsets, scene.tokens.keys_from(0, 400),
+                    scene.tokens.values_from(0, 400), queries_at, query_rows.keys, output, lse,
+                    options);
+  };
+  Options bad;
+  bad.sm_scale = std::numeric_limits<float>::infinity();
+  CHECK(contains(error_of([&] { prefill(bad); }), "sm_scale is inf"));
+  CHECK(unchanged());
+  int failures = limit_everywhere(
+      *manager.ledger(), [&] { prefill({}); }, unchanged);
+  CHECK(failures >= 20);
+  CHECK(manager.length(0, scene.ids[3]) == 250);
+  Scene other;
+  auto& second = other.manager;
+  const auto second_before = contents(second, other.ids);
+  const std::size_t second_free = second.memory_use().free_pages;
+  failures = fail_everywhere(
+      [&] {
+        second.prefill(HostExec(), 0, other.ids, offsets, other.tokens.keys_from(0, 400),
+                       other.tokens.values_from(0, 400), queries_at, query_rows.keys, output, lse);
+      },
+      [&] {
+        return contents(second, other.ids) == second_before &&
+               second.memory_use().free_pages == second_free;
+      });
+  CHECK(failures >= 60);
+}
+
+TEST_CASE("a memory limit of exactly what is needed suffices, one byte less is refused") {
+  const Tokens<float> tokens(5, 0, 300, shape);
+  const turboquant::CacheManagerOptions options{.layers = {layer(shape, 3, 4, 70), layer(shape, 0)},
+                                                .slab_pages = 1};
+  const auto fill = [&](Manager<float>& manager) {
+    const auto id = manager.open();
+    append(manager, 0, id, tokens, 0, 300);
+    append(manager, 1, id, tokens, 0, 300);
+  };
+  Manager<float> measured(options);
+  fill(measured);
+  const std::size_t needed = measured.ledger()->peak();
+  CHECK(needed > 0);
+  for (const std::size_t missing : {std::size_t{0}, std::size_t{1}}) {
+    auto limited = options;
+    limited.memory_limit_bytes = needed - missing;
+    Manager<float> manager(limited);
+    const std::string error = error_of([&] { fill(manager); });
+    CHECK((error == "no error") == (missing == 0));
+    CHECK(contains(error, missing == 0 ? "no error" : "capacity"));
+  }
+  auto none = options;
+  none.memory_limit_bytes = 0;
+  Manager<float> manager(none);
+  const auto id = manager.open();
+  for (const std::int64_t l : {0, 1}) {
+    CHECK(contains(error_of([&] { append(manager, l, id, tokens, 0, 1); }), "capacity"));
+    CHECK_NOTHROW(append(manager, l, id, tokens, 0, 0));
+    CHECK(manager.length(l, id) == 0);
+  }
+  CHECK(manager.ledger()->total() == 0);
+  CHECK_NOTHROW(manager.close(manager.fork(HostExec(), id)));
 }
 
 TEST_CASE("a memory limit anywhere below what an append needs leaves everything as it was") {
