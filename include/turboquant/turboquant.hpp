@@ -8,6 +8,7 @@
 #include <turboquant/attention/decode_kernels.hpp>
 #include <turboquant/attention/decode_plan.hpp>
 #include <turboquant/attention/decode_problem.hpp>
+#include <turboquant/attention/scores.hpp>
 #include <turboquant/base/checked_math.hpp>
 #include <turboquant/base/codec.hpp>
 #include <turboquant/base/config.hpp>

@@ -42,13 +42,24 @@ struct MergeWeights {
   float first = 0;
   float second = 0;
   float lse = negative_infinity;
+
+  /// One number of the merged output. A part of weight 0 adds nothing whatever it holds, NaN and
+  /// infinity included.
+  [[nodiscard]] TURBOQUANT_FUNCTION float merge(float first_output,
+                                                float second_output) const noexcept {
+    // Products of floats are exact in double, so a fused multiply-add gives the same bits.
+    const double a = first == 0.0F ? 0.0 : double{first} * double{first_output};
+    const double b = second == 0.0F ? 0.0 : double{second} * double{second_output};
+    return static_cast<float>(a + b);
+  }
 };
 
 /// Weights with which the normalised outputs of two disjoint sets of keys add up to the output over
 /// their union.
 ///
 /// @param first_lse  natural log of the sum of exp(logit) over the first set; -infinity for an
-/// empty one
+/// empty one. NaN and +infinity are not a log-sum-exp of finite logits; kernels cannot throw, so
+/// they give a NaN in `lse` or in a weight (`merge_attention` refuses them).
 /// @param second_lse of the second set
 /// With one set empty the other's weight is exactly 1 and its log-sum-exp unchanged; with both
 /// empty all is zero and -infinity. Commutative.
@@ -75,27 +86,30 @@ struct MergeWeights {
 /// @param output       (dim), normalised output over the first set; becomes the output over both
 /// @param lse          its log-sum-exp (natural log); becomes that of both
 /// @param other_output (dim), over the second set, disjoint from the first
-/// @param other_lse    of the second set; -infinity leaves output and lse bitwise unchanged
-/// @throws Error(shape_mismatch) for outputs of different sizes.
+/// @param other_lse    of the second set
+/// A set with a log-sum-exp of -infinity is empty and adds nothing, whatever its output holds: the
+/// other one's output and log-sum-exp are kept bitwise; over two empty sets the output is 0.
+/// @throws Error(shape_mismatch) for outputs of different sizes, Error(invalid_argument) for a
+/// log-sum-exp that is NaN or +infinity; nothing is changed then.
 /// Same bits always for the same order of merges.
 inline void merge_attention(std::span<float> output, float& lse,
                             std::span<const float> other_output, float other_lse) {
   require(output.size() == other_output.size(), ErrorCode::shape_mismatch,
           "merge_attention: other_output.size() is ", other_output.size(),
           ", expected output.size() = ", output.size());
-  const MergeWeights weights = merge_weights(lse, other_lse);
-  if (weights.second == 0.0F && other_lse == negative_infinity) {
+  constexpr float infinity = (std::numeric_limits<float>::infinity)();
+  require(lse < infinity, ErrorCode::invalid_argument, "merge_attention: lse is ", lse,
+          ", expected a number or -infinity");
+  require(other_lse < infinity, ErrorCode::invalid_argument, "merge_attention: other_lse is ",
+          other_lse, ", expected a number or -infinity");
+  if (other_lse == negative_infinity && lse != negative_infinity) {
     return;
   }
-  if (lse == negative_infinity) {
-    for (std::size_t i = 0; i < output.size(); ++i) {
-      output[i] = other_output[i];
-    }
-  } else {
-    for (std::size_t i = 0; i < output.size(); ++i) {
-      output[i] = static_cast<float>(double{weights.first} * double{output[i]} +
-                                     double{weights.second} * double{other_output[i]});
-    }
+  const MergeWeights weights = merge_weights(lse, other_lse);
+  for (std::size_t i = 0; i < output.size(); ++i) {
+    output[i] = lse == negative_infinity && other_lse != negative_infinity
+                    ? other_output[i]
+                    : weights.merge(output[i], other_output[i]);
   }
   lse = weights.lse;
 }
