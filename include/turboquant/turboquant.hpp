@@ -43,6 +43,7 @@
 #include <turboquant/device/arch/x86_target.hpp>
 #include <turboquant/device/attention_operations.hpp>
 #include <turboquant/device/encode_lanes.hpp>
+#include <turboquant/device/encode_registers.hpp>
 #include <turboquant/device/encode_tiles.hpp>
 #include <turboquant/device/host_order.hpp>
 #include <turboquant/device/kokkos_compat.hpp>
@@ -52,6 +53,8 @@
 #include <turboquant/device/paged_tiles.hpp>
 #include <turboquant/device/row_view.hpp>
 #include <turboquant/device/runtime.hpp>
+#include <turboquant/device/team_encoder.hpp>
+#include <turboquant/device/team_pack.hpp>
 #include <turboquant/device/tile_attention.hpp>
 #include <turboquant/device/tile_codec.hpp>
 #include <turboquant/device/tile_decoder.hpp>

@@ -435,3 +435,44 @@ TEST_CASE("golden tile: the bytes of version 1 do not change") {
   CHECK(fingerprint(make_options(KeyCodec::float8, 8, 192, ValueCodec::codebook, 4, 128, 128)) ==
         1714806879239962167U);
 }
+
+TEST_CASE("value codes next to every border are those of a division") {
+  // The zero point is -14.5 scales, so a tiny number lies next to the border of codes 14 and 15.
+  for (const float scale : {0.75F, 0.3125F, 1.25F, 0.6875F, 3.5F, 0.109375F}) {
+    TileCodecOptions options;
+    options.format.value_group = 32;
+    const std::vector<float> keys(64 * 128, 1.0F);
+    std::vector<float> values(64 * 128);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto in_group = static_cast<float>(i % 32);
+      const float tiny = std::ldexp(1.0F + in_group / 32, -50 - static_cast<int>(i / 32 % 8));
+      const float border = (std::fmod(in_group, 16.0F) - 14.5F) * scale;
+      values[i] = i % 32 == 0   ? -14.5F * scale
+                  : i % 32 == 1 ? 0.5F * scale
+                  : i % 3 == 0  ? tiny
+                  : i % 3 == 1  ? -tiny
+                                : border;
+    }
+    const std::vector<std::byte> expected =
+        encode(Exec(), TileCodec<Memory>(options), 1, keys, values, 64, HostArch::portable).memory;
+    std::vector<float> mirrored = values;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      mirrored[i] = i / 128 % 2 != 0 ? -values[i] : values[i];
+    }
+    const EncodedValues quantised = ValueQuantizer(128, 4, {.group_size = 32}).encode(mirrored);
+    bool same = true;
+    for (std::size_t token = 0; token < 64; ++token) {
+      for (std::size_t d = 0; d < 128; ++d) {
+        same = same && read_value_code(options.format, expected.data(), token, d) ==
+                           read_code(quantised.codes.data() + token * quantised.code_bytes, d, 4);
+      }
+    }
+    CHECK(same);
+    for (const HostArch arch : {HostArch::avx2, HostArch::avx512}) {
+      if (host_arch_available(arch)) {
+        CHECK(encode(Exec(), TileCodec<Memory>(options), 1, keys, values, 64, arch).memory ==
+              expected);
+      }
+    }
+  }
+}

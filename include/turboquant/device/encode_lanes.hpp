@@ -24,12 +24,13 @@ namespace turboquant::detail {
 inline constexpr std::size_t max_tile_dim = 576;
 
 /// Working memory of one encoder; element i of lane l is at `[i * Lanes + l]`.
-template <std::size_t Lanes>
+/// @tparam Dim the largest dimension
+template <std::size_t Lanes, std::size_t Dim = max_tile_dim>
 struct EncoderScratch {
-  alignas(64) float vector[max_tile_dim * Lanes];  ///< the rotated vector times 2^-exponent
-  alignas(64) float levels[max_tile_dim * Lanes];  ///< the levels of its codes
-  alignas(64) float spare[max_tile_dim * Lanes];
-  alignas(64) std::uint8_t codes[max_tile_dim * Lanes];
+  alignas(64) float vector[Dim * Lanes];  ///< the rotated vector times 2^-exponent
+  alignas(64) float levels[Dim * Lanes];  ///< the levels of its codes
+  alignas(64) float spare[Dim * Lanes];
+  alignas(64) std::uint8_t codes[Dim * Lanes];
   std::int32_t exponent[Lanes];
   double squared[Lanes];
   float16 scale[Lanes];
@@ -59,8 +60,9 @@ TURBOQUANT_FUNCTION void ordered_dot_lanes(const float* a, const float* b, std::
 }
 
 /// `normalise` in every lane of `scratch.vector`.
-template <std::size_t Lanes>
-TURBOQUANT_FUNCTION void normalise_lanes(std::size_t dim, EncoderScratch<Lanes>& scratch) noexcept {
+template <std::size_t Lanes, std::size_t Dim>
+TURBOQUANT_FUNCTION void normalise_lanes(std::size_t dim,
+                                         EncoderScratch<Lanes, Dim>& scratch) noexcept {
   std::uint32_t largest[Lanes] = {};
   for (std::size_t i = 0; i < dim; ++i) {
     for (std::size_t lane = 0; lane < Lanes; ++lane) {
@@ -102,9 +104,10 @@ TURBOQUANT_FUNCTION void normalise_lanes(std::size_t dim, EncoderScratch<Lanes>&
 /// Symmetric codebooks need only their positive half: the magnitude picks the level, the sign its
 /// side. A boundary belongs to the cell above it, so negative numbers must exceed a boundary and
 /// others may equal it.
-template <std::size_t Lanes>
+template <std::size_t Lanes, std::size_t Dim>
 TURBOQUANT_FUNCTION void search_cells(const KernelCodebook& codebook, const float* factor,
-                                      std::size_t dim, EncoderScratch<Lanes>& scratch) noexcept {
+                                      std::size_t dim,
+                                      EncoderScratch<Lanes, Dim>& scratch) noexcept {
   const int half = 1 << static_cast<unsigned>(codebook.bits - 1);
   std::int32_t boundary[7] = {};
   std::int32_t level[8] = {};
@@ -183,10 +186,11 @@ TURBOQUANT_FUNCTION void group_codes(const float* x, std::size_t size, const dou
       const double positive = steps > 0 ? steps : 0;
       const double bounded = positive < highest ? positive : highest;
       code[lane] = static_cast<std::int32_t>(bounded);
-      // Distance above the code's lower border: near 0 or near 1 means near a border.
+      // Distance above the code's lower border: near 0 or near 1 means near a border. The border
+      // below the largest code is one too.
       const double rest = bounded - static_cast<double>(code[lane]);
-      close[lane] =
-          close[lane] || (rest < margin && bounded > 0 && bounded < highest) || rest > 1 - margin;
+      close[lane] = close[lane] || (rest < margin && bounded > 0 && positive < highest + margin) ||
+                    rest > 1 - margin;
     }
     for (std::size_t lane = 0; lane < Lanes; ++lane) {
       codes[i * Lanes + lane] = static_cast<std::uint8_t>(code[lane]);
@@ -205,10 +209,11 @@ TURBOQUANT_FUNCTION void group_codes(const float* x, std::size_t size, const dou
 
 /// The steps of an encoder in plain C++. An instruction set may have its own, which give the same
 /// bits.
-template <std::size_t Lanes>
+/// @tparam Dim the largest dimension
+template <std::size_t Lanes, std::size_t Dim = max_tile_dim>
 struct PortableEncodeSteps {
   static constexpr std::size_t lanes = Lanes;
-  using Scratch = EncoderScratch<Lanes>;
+  using Scratch = EncoderScratch<Lanes, Dim>;
 
   /// Reads rows [first, first + count) of a head into lanes; the other lanes become 0.
   static TURBOQUANT_FUNCTION void load(const RowView& rows, int head, std::size_t first,
@@ -226,7 +231,7 @@ struct PortableEncodeSteps {
     }
   }
   static TURBOQUANT_FUNCTION void normalise(std::size_t dim, Scratch& scratch) noexcept {
-    normalise_lanes<Lanes>(dim, scratch);
+    normalise_lanes(dim, scratch);
   }
   static TURBOQUANT_FUNCTION void forward(const HadamardTransform& rotation,
                                           Scratch& scratch) noexcept {
@@ -234,7 +239,7 @@ struct PortableEncodeSteps {
   }
   static TURBOQUANT_FUNCTION void search(const KernelCodebook& codebook, const float* factor,
                                          std::size_t dim, Scratch& scratch) noexcept {
-    search_cells<Lanes>(codebook, factor, dim, scratch);
+    search_cells(codebook, factor, dim, scratch);
   }
   static TURBOQUANT_FUNCTION void dot(const float* a, const float* b, std::size_t count,
                                       double* out) noexcept {

@@ -3,6 +3,7 @@
 #include <turboquant/device/arch/select.hpp>
 #include <turboquant/device/paged_tiles.hpp>
 #include <turboquant/device/row_view.hpp>
+#include <turboquant/device/team_encoder.hpp>
 #include <turboquant/device/tile_codec.hpp>
 #include <turboquant/device/tile_slots.hpp>
 
@@ -46,10 +47,28 @@ struct HostEncoder {
 
 /// Encodes one token after another, in any execution space.
 struct PortableEncoder {
+  bool parts_only = false;  ///< leaves jobs that fill their tile to others
+
   TURBOQUANT_FUNCTION void operator()(const TileTables& tables, const EncodeArguments& in) const {
-    encode_slots<PortableEncodeSteps<1>>(tables, in);
+    if (!parts_only || !is_whole(in)) {
+      encode_slots<PortableEncodeSteps<1>>(tables, in);
+    }
   }
 };
+
+/// What one kv head has of a job.
+[[nodiscard]] inline TURBOQUANT_FUNCTION EncodeArguments head_of_job(const EncodeJob& job,
+                                                                     int head) noexcept {
+  EncodeArguments in;
+  in.keys = job.keys;
+  in.values = job.values;
+  in.head = head;
+  in.first_slot = job.first_slot;
+  in.count = job.count;
+  in.clear_from = job.clear_from;
+  in.tile = job.tile + head * job.head_stride;
+  return in;
+}
 
 /// One work item encodes one tile of one kv head, so no two items touch the same dword.
 template <class Encoder>
@@ -60,18 +79,69 @@ struct EncodeKernel {
   Encoder encoder;
 
   TURBOQUANT_FUNCTION void operator()(std::int64_t item) const {
-    const EncodeJob& job = jobs[item / kv_heads];
-    EncodeArguments in;
-    in.keys = job.keys;
-    in.values = job.values;
-    in.head = static_cast<int>(item % kv_heads);
-    in.first_slot = job.first_slot;
-    in.count = job.count;
-    in.clear_from = job.clear_from;
-    in.tile = job.tile + in.head * job.head_stride;
-    encoder(tables, in);
+    encoder(tables, head_of_job(jobs[item / kv_heads], static_cast<int>(item % kv_heads)));
   }
 };
+
+/// One team encodes one tile of one kv head.
+template <class Encoder>
+struct TeamEncodeKernel {
+  TileTables tables;
+  const EncodeJob* jobs;
+  int kv_heads = 1;
+  Encoder encoder;
+
+  template <class Team>
+  TURBOQUANT_FUNCTION void operator()(const Team& team) const {
+    const int item = team.league_rank();
+    encoder(team, tables, head_of_job(jobs[item / kv_heads], item % kv_heads));
+  }
+};
+
+/// Scratch memory that a team has on every device, in bytes.
+inline constexpr std::size_t team_scratch_limit = 47 * 1024;
+
+/// Encodes jobs that fill their tile with a team each, where scratch memory can hold a tile.
+/// @return false, and nothing is launched, where it cannot
+template <class ExecutionSpace>
+bool launch_team_encoder(const std::string& label, const ExecutionSpace& exec,
+                         const TileTables& tables, const EncodeJob* jobs, std::int64_t num_jobs,
+                         int kv_heads) {
+  using Policy = Kokkos::TeamPolicy<ExecutionSpace>;
+  const TileFormat& format = tables.format;
+  const std::int64_t teams = num_jobs * kv_heads;
+  if (TeamEncoder::scratch_bytes(format) > team_scratch_limit || teams > 0x7FFFFFFF) {
+    return false;
+  }
+  const auto launch = [&](const auto& encoder) {
+    using Encoder = std::decay_t<decltype(encoder)>;
+    const TeamEncodeKernel<Encoder> kernel{tables, jobs, kv_heads, encoder};
+    const auto scratch = Kokkos::PerTeam(static_cast<int>(Encoder::scratch_bytes(format)));
+    Policy one(exec, static_cast<int>(teams), 1);
+    one.set_scratch_size(0, scratch);
+    const int most = one.team_size_max(kernel, Kokkos::ParallelForTag());
+    constexpr auto threads = static_cast<int>(TileFormat::tokens);
+    Policy policy(exec, static_cast<int>(teams), most < threads ? most : threads);
+    policy.set_scratch_size(0, scratch);
+    Kokkos::parallel_for(label, policy, kernel);
+  };
+  const bool registers = format.key_codec == KeyCodec::mse &&
+                         format.value_codec == ValueCodec::grouped &&
+                         fits_registers(tables.key_rotation) && format.value_dim == format.key_dim;
+  const bool one_group = format.value_group == format.value_dim;
+  if (registers && format.key_dim == 64 && one_group) {
+    launch(RegisterTeamEncoder<64, 64>{});
+  } else if (registers && format.key_dim == 64 && format.value_group == 32) {
+    launch(RegisterTeamEncoder<64, 32>{});
+  } else if (registers && format.key_dim == 128 && one_group) {
+    launch(RegisterTeamEncoder<128, 128>{});
+  } else if (registers && format.key_dim == 128 && format.value_group == 32) {
+    launch(RegisterTeamEncoder<128, 32>{});
+  } else {
+    launch(TeamEncoder{});
+  }
+  return true;
+}
 
 inline void require_job(const EncodeJob& job, std::int64_t index, const TileFormat& format,
                         int kv_heads) {
@@ -109,8 +179,8 @@ inline void require_job(const EncodeJob& job, std::int64_t index, const TileForm
 /// (checked on host spaces only;
 ///         on device spaces jobs are not read here), Error(unsupported) for tile operations that
 ///         cannot run here.
-/// One kernel, no allocation; asynchronous until `exec.fence()`. O(tokens kv_heads (key_dim +
-/// value_dim) log dim). Same bits always.
+/// One kernel, two on devices, no allocation; asynchronous until `exec.fence()`. O(tokens kv_heads
+/// (key_dim + value_dim) log dim). Same bits always.
 template <class ExecutionSpace, class MemorySpace>
 void encode_tiles(const ExecutionSpace& exec, const TileCodec<MemorySpace>& codec, int kv_heads,
                   const Kokkos::View<const EncodeJob*, MemorySpace>& jobs,
@@ -138,7 +208,9 @@ void encode_tiles(const ExecutionSpace& exec, const TileCodec<MemorySpace>& code
     }
     launch(detail::HostEncoder{&operations});
   } else {
-    launch(detail::PortableEncoder{});
+    const bool whole =
+        detail::launch_team_encoder(label, exec, codec.tables(), jobs.data(), num_jobs, kv_heads);
+    launch(detail::PortableEncoder{whole});
   }
 }
 

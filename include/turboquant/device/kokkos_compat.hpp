@@ -9,6 +9,14 @@
 #error "TurboQuant needs Kokkos 3.4 or newer."
 #endif
 
+/// Unrolls the loop that follows where kernels are compiled for a device, so that arrays it indexes
+/// stay in registers.
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#define TURBOQUANT_UNROLL_IN_KERNELS _Pragma("unroll")
+#else
+#define TURBOQUANT_UNROLL_IN_KERNELS
+#endif
+
 namespace turboquant::detail {
 
 /// Whether Kokkos has been finalised for good. Kokkos before 3.7 has no such state: it may be

@@ -27,4 +27,13 @@ inline TURBOQUANT_FUNCTION void store_half(unsigned char* at, float16 half) noex
   std::memcpy(at, &half.bits, 2);
 }
 
+/// Changes words of a tile that no one else changes at the same time.
+struct PlainWords {
+  /// Clears the bits of `clear`, then sets those of `set`.
+  TURBOQUANT_FUNCTION void operator()(unsigned char* at, std::uint32_t clear,
+                                      std::uint32_t set) const noexcept {
+    store_word(at, (load_word(at) & ~clear) | set);
+  }
+};
+
 }  // namespace turboquant::detail

@@ -44,11 +44,13 @@ struct Selectors {
   }
 
   /// Replaces the nibbles under `mask`, which is 0 or 15 for each.
+  /// @param change called as (address of a word, bits to clear, bits to set)
+  template <class Words>
   TURBOQUANT_FUNCTION void write(unsigned char* section, std::size_t lane, std::size_t selector,
-                                 std::uint32_t mask, std::uint32_t nibbles) const noexcept {
+                                 std::uint32_t mask, std::uint32_t nibbles,
+                                 const Words& change) const noexcept {
     const auto replace = [&](std::size_t index, std::uint32_t bits, std::uint32_t to) {
-      unsigned char* at = section + word_byte(lane, index, words());
-      store_word(at, (load_word(at) & ~bits) | (to & bits));
+      change(section + word_byte(lane, index, words()), bits, to & bits);
     };
     const auto part = static_cast<unsigned>(selector % 4);
     switch (width) {
@@ -73,6 +75,35 @@ struct Selectors {
       default:
         return table ? replace(selector, part_signs(mask), part_signs(nibbles))
                      : replace(selector, mask, nibbles);
+    }
+  }
+
+  /// Writes selectors `4 * quad` to `4 * quad + 3` of a lane.
+  TURBOQUANT_FUNCTION void write_quad(unsigned char* section, std::size_t lane, std::size_t quad,
+                                      const std::uint32_t (&nibbles)[4]) const noexcept {
+    const auto put = [&](std::size_t index, std::uint32_t word) {
+      store_word(section + word_byte(lane, index, words()), word);
+    };
+    switch (width) {
+      case 1:
+        return put(quad, nibbles[0] | (nibbles[1] << 1U) | (nibbles[2] << 2U) | (nibbles[3] << 3U));
+      case 2:
+        if (table) {
+          put(2 * quad, nibbles[0] | (nibbles[1] << 2U));
+          return put(2 * quad + 1, nibbles[2] | (nibbles[3] << 2U));
+        }
+        put(2 * quad, gather_pairs(nibbles[0]) | (gather_pairs(nibbles[1]) << 4U));
+        return put(2 * quad + 1, gather_pairs(nibbles[2]) | (gather_pairs(nibbles[3]) << 4U));
+      case 3: {
+        const std::size_t quarter = count / 4;
+        put(quad, nibbles[0] | ((nibbles[3] & 0x11111111U) << 3U));
+        put(quad + quarter, nibbles[1] | ((nibbles[3] & 0x22222222U) << 2U));
+        return put(quad + 2 * quarter, nibbles[2] | ((nibbles[3] & 0x44444444U) << 1U));
+      }
+      default:
+        for (std::size_t i = 0; i < 4; ++i) {
+          put(4 * quad + i, table ? part_signs(nibbles[i]) : nibbles[i]);
+        }
     }
   }
 

@@ -11,42 +11,70 @@
 
 namespace turboquant::detail {
 
+/// Sums over a normalised rotated vector y and its levels q.
+struct LevelSums {
+  double squared = 0;        ///< |y|^2
+  double projection = 0;     ///< <y, q>
+  double level_squared = 0;  ///< |q|^2
+};
+
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION bool needs_projection(ScaleRule rule) noexcept {
+  return rule == ScaleRule::least_squares || rule == ScaleRule::unbiased;
+}
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION bool needs_level_squares(ScaleRule rule) noexcept {
+  return rule == ScaleRule::least_squares || rule == ScaleRule::unit;
+}
+
+/// The stored scale of a vector that was multiplied by 2^-exponent.
+[[nodiscard]] inline TURBOQUANT_FUNCTION float16 vector_scale(ScaleRule rule, std::size_t dim,
+                                                              const LevelSums& sums,
+                                                              int exponent) noexcept {
+  double scale = 0;
+  switch (rule) {
+    case ScaleRule::plain: scale = std::sqrt(sums.squared / static_cast<double>(dim)); break;
+    case ScaleRule::unit: scale = std::sqrt(sums.squared / sums.level_squared); break;
+    case ScaleRule::least_squares: scale = sums.projection / sums.level_squared; break;
+    case ScaleRule::unbiased:
+      scale = sums.squared > 0 ? sums.squared / sums.projection : 0.0;
+      break;
+  }
+  return float16::from_float(stored_scale(std::ldexp(scale, exponent), MetadataType::float16));
+}
+
+/// What brings the coordinates of a vector of `dim` to unit variance.
+[[nodiscard]] inline TURBOQUANT_FUNCTION float unit_variance_factor(double squared,
+                                                                    std::size_t dim) noexcept {
+  const double root_mean_square = std::sqrt(squared / static_cast<double>(dim));
+  return static_cast<float>(squared > 0 ? 1 / root_mean_square : 0.0);
+}
+
 /// Algorithm 1 in every lane: `scratch.vector` holds the input before, the rotated normalised
 /// vector after; codes, levels and the stored scales are set.
 template <class Steps>
 TURBOQUANT_FUNCTION void quantise_lanes(const HadamardTransform& rotation,
                                         const KernelCodebook& codebook, ScaleRule rule,
-                                        EncoderScratch<Steps::lanes>& scratch) noexcept {
+                                        typename Steps::Scratch& scratch) noexcept {
   constexpr std::size_t Lanes = Steps::lanes;
   const std::size_t dim = rotation.dim;
   Steps::normalise(dim, scratch);
   Steps::forward(rotation, scratch);
   float factor[Lanes];
   for (std::size_t lane = 0; lane < Lanes; ++lane) {
-    const double squared = scratch.squared[lane];
-    const double root_mean_square = std::sqrt(squared / static_cast<double>(dim));
-    factor[lane] = static_cast<float>(squared > 0 ? 1 / root_mean_square : 0.0);
+    factor[lane] = unit_variance_factor(scratch.squared[lane], dim);
   }
   Steps::search(codebook, factor, dim, scratch);
   double projection[Lanes] = {};
   double level_squared[Lanes] = {};
-  if (rule == ScaleRule::least_squares || rule == ScaleRule::unbiased) {
+  if (needs_projection(rule)) {
     Steps::dot(scratch.vector, scratch.levels, dim, projection);
   }
-  if (rule == ScaleRule::least_squares || rule == ScaleRule::unit) {
+  if (needs_level_squares(rule)) {
     Steps::dot(scratch.levels, scratch.levels, dim, level_squared);
   }
   for (std::size_t lane = 0; lane < Lanes; ++lane) {
-    const double squared = scratch.squared[lane];
-    double scale = 0;
-    switch (rule) {
-      case ScaleRule::plain: scale = std::sqrt(squared / static_cast<double>(dim)); break;
-      case ScaleRule::unit: scale = std::sqrt(squared / level_squared[lane]); break;
-      case ScaleRule::least_squares: scale = projection[lane] / level_squared[lane]; break;
-      case ScaleRule::unbiased: scale = squared > 0 ? squared / projection[lane] : 0.0; break;
-    }
-    scratch.scale[lane] = float16::from_float(
-        stored_scale(std::ldexp(scale, scratch.exponent[lane]), MetadataType::float16));
+    scratch.scale[lane] =
+        vector_scale(rule, dim, {scratch.squared[lane], projection[lane], level_squared[lane]},
+                     scratch.exponent[lane]);
   }
 }
 
@@ -54,7 +82,7 @@ TURBOQUANT_FUNCTION void quantise_lanes(const HadamardTransform& rotation,
 /// residual scales in `scratch.scale`.
 template <class Steps>
 TURBOQUANT_FUNCTION void sketch_lanes(const HadamardTransform& sketch,
-                                      EncoderScratch<Steps::lanes>& scratch) noexcept {
+                                      typename Steps::Scratch& scratch) noexcept {
   constexpr std::size_t Lanes = Steps::lanes;
   const std::size_t dim = sketch.dim;
   double factor[Lanes];
@@ -86,9 +114,10 @@ TURBOQUANT_FUNCTION void sketch_lanes(const HadamardTransform& sketch,
 }
 
 /// Keys in `scratch.vector` into slots whose bits are zero.
-template <class Steps>
-TURBOQUANT_FUNCTION void encode_keys(const TileTables& tables, LaneSlots lanes,
-                                     EncoderScratch<Steps::lanes>& scratch,
+/// @param words how words that tokens share are changed; see `PlainWords`
+template <class Steps, class Words>
+TURBOQUANT_FUNCTION void encode_keys(const TileTables& tables, LaneSlots lanes, const Words& words,
+                                     typename Steps::Scratch& scratch,
                                      unsigned char* tile) noexcept {
   constexpr std::size_t Lanes = Steps::lanes;
   const TileFormat& format = tables.format;
@@ -102,19 +131,42 @@ TURBOQUANT_FUNCTION void encode_keys(const TileTables& tables, LaneSlots lanes,
     return;
   }
   quantise_lanes<Steps>(tables.key_rotation, tables.key_codebook, tables.key_scale_rule, scratch);
-  store_key_codes<Lanes>(key_codes(format), scratch.codes, lanes, tile);
+  store_key_codes<Lanes>(key_codes(format), scratch.codes, lanes, words, tile);
   store_scales<Lanes>(key_scales(format), scratch.scale, lanes, tile);
   if (format.key_codec == KeyCodec::inner_product) {
     sketch_lanes<Steps>(tables.sketch, scratch);
-    store_key_codes<Lanes>(key_signs(format), scratch.codes, lanes, tile);
+    store_key_codes<Lanes>(key_signs(format), scratch.codes, lanes, words, tile);
     store_scales<Lanes>(residual_scales(format), scratch.scale, lanes, tile);
   }
 }
 
+/// The stored numbers of one min-max group of one token.
+struct GroupNumbers {
+  float16 scale{};
+  float16 zero{};
+  float magnitude = 0;  ///< of the scale
+  bool mirrored = false;
+
+  TURBOQUANT_FUNCTION GroupNumbers(float lowest, float highest, int top, bool odd_token) noexcept
+      : magnitude(
+            stored_range(exact_double(highest) - exact_double(lowest), top, MetadataType::float16)),
+        mirrored(odd_token) {
+    scale = float16::from_float(odd_token ? -magnitude : magnitude);
+    zero = float16::from_float(stored_zero(odd_token ? highest : lowest, MetadataType::float16));
+  }
+
+  /// What the distance from the zero point is divided by.
+  [[nodiscard]] TURBOQUANT_FUNCTION double divisor() const noexcept {
+    const double divisor =
+        magnitude > 0 ? double{magnitude} : std::numeric_limits<double>::infinity();
+    return mirrored ? -divisor : divisor;
+  }
+};
+
 /// Min-max groups of `scratch.vector`: codes of all groups; scales and zero points go to the tile.
 template <class Steps>
 TURBOQUANT_FUNCTION void group_lanes(const TileFormat& format, LaneSlots lanes,
-                                     EncoderScratch<Steps::lanes>& scratch,
+                                     typename Steps::Scratch& scratch,
                                      unsigned char* tile) noexcept {
   constexpr std::size_t Lanes = Steps::lanes;
   const auto size = static_cast<std::size_t>(format.value_group);
@@ -129,17 +181,11 @@ TURBOQUANT_FUNCTION void group_lanes(const TileFormat& format, LaneSlots lanes,
     float16 scales[Lanes];
     float16 zeros[Lanes];
     for (std::size_t lane = 0; lane < Lanes; ++lane) {
-      const bool mirrored = (lanes.slot + lane) % 2 != 0;
-      const float scale = stored_range(exact_double(highest[lane]) - exact_double(lowest[lane]),
-                                       top, MetadataType::float16);
-      const float stored =
-          stored_zero(mirrored ? highest[lane] : lowest[lane], MetadataType::float16);
-      const double sign = mirrored ? -1.0 : 1.0;
-      zero[lane] = static_cast<double>(stored);
-      divisor[lane] =
-          sign * (scale > 0 ? static_cast<double>(scale) : std::numeric_limits<double>::infinity());
-      scales[lane] = float16::from_float(mirrored ? -scale : scale);
-      zeros[lane] = float16::from_float(stored);
+      const GroupNumbers numbers(lowest[lane], highest[lane], top, (lanes.slot + lane) % 2 != 0);
+      zero[lane] = static_cast<double>(numbers.zero.to_float());
+      divisor[lane] = numbers.divisor();
+      scales[lane] = numbers.scale;
+      zeros[lane] = numbers.zero;
     }
     Steps::group_codes(x, size, zero, divisor, top, scratch.codes + group * size * Lanes);
     store_scales<Lanes>(value_scales(format, group), scales, lanes, tile);
@@ -148,9 +194,9 @@ TURBOQUANT_FUNCTION void group_lanes(const TileFormat& format, LaneSlots lanes,
 }
 
 /// Values in `scratch.vector` into slots whose bits are zero.
-template <class Steps>
+template <class Steps, class Words>
 TURBOQUANT_FUNCTION void encode_values(const TileTables& tables, LaneSlots lanes,
-                                       EncoderScratch<Steps::lanes>& scratch,
+                                       const Words& words, typename Steps::Scratch& scratch,
                                        unsigned char* tile) noexcept {
   constexpr std::size_t Lanes = Steps::lanes;
   const TileFormat& format = tables.format;
@@ -172,7 +218,7 @@ TURBOQUANT_FUNCTION void encode_values(const TileTables& tables, LaneSlots lanes
     }
     store_scales<Lanes>(value_scales(format, 0), scratch.scale, lanes, tile);
   }
-  store_value_codes<Lanes>(value_codes(format), scratch.codes, lanes, tile);
+  store_value_codes<Lanes>(value_codes(format), scratch.codes, lanes, words, tile);
 }
 
 }  // namespace turboquant::detail

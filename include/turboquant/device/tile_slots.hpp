@@ -101,7 +101,7 @@ TURBOQUANT_FUNCTION void encode_slots(const TileTables& tables,
   clear_slots(format, first_slot, first_slot + count < clear_from ? first_slot + count : clear_from,
               tile);
   constexpr std::size_t lanes_of_steps = Steps::lanes;
-  EncoderScratch<lanes_of_steps> scratch;
+  typename Steps::Scratch scratch;
   for (std::size_t done = 0; done < count;) {
     const std::size_t slot = first_slot + done;
     const std::size_t to_boundary = lanes_of_steps - slot % lanes_of_steps;
@@ -109,10 +109,10 @@ TURBOQUANT_FUNCTION void encode_slots(const TileTables& tables,
     const LaneSlots lanes{slot, left < to_boundary ? left : to_boundary};
     Steps::load(in.keys, in.head, done, lanes.count, static_cast<std::size_t>(format.key_dim),
                 scratch);
-    encode_keys<Steps>(tables, lanes, scratch, tile);
+    encode_keys<Steps>(tables, lanes, PlainWords(), scratch, tile);
     Steps::load(in.values, in.head, done, lanes.count, static_cast<std::size_t>(format.value_dim),
                 scratch);
-    encode_values<Steps>(tables, lanes, scratch, tile);
+    encode_values<Steps>(tables, lanes, PlainWords(), scratch, tile);
     done += lanes.count;
   }
 }

@@ -28,9 +28,11 @@ TURBOQUANT_FUNCTION void gather_nibbles(const std::uint8_t* codes,
   }
 }
 
-template <std::size_t Lanes>
+/// @param words how words that tokens share are changed; see `PlainWords`
+template <std::size_t Lanes, class Words>
 TURBOQUANT_FUNCTION void store_key_codes(const KeySection& section, const std::uint8_t* codes,
-                                         LaneSlots lanes, unsigned char* tile) noexcept {
+                                         LaneSlots lanes, const Words& words,
+                                         unsigned char* tile) noexcept {
   std::size_t group = 0;
   // Host order: words of 32 dimensions are complete in registers, so their rows are written without
   // being read.
@@ -45,28 +47,31 @@ TURBOQUANT_FUNCTION void store_key_codes(const KeySection& section, const std::u
     unsigned char* rows =
         tile + section.offset + group / 4 * section.width * row_bytes + 4 * lanes.slot;
     for (std::size_t row = 0; row < section.width; ++row) {
-      std::uint32_t words[Lanes];
+      std::uint32_t row_words[Lanes];
       for (std::size_t lane = 0; lane < Lanes; ++lane) {
         switch (section.width) {
           case 1:
-            words[lane] = nibbles[0][lane] | (nibbles[1][lane] << 1U) | (nibbles[2][lane] << 2U) |
-                          (nibbles[3][lane] << 3U);
+            row_words[lane] = nibbles[0][lane] | (nibbles[1][lane] << 1U) |
+                              (nibbles[2][lane] << 2U) | (nibbles[3][lane] << 3U);
             break;
-          case 2: words[lane] = nibbles[2 * row][lane] | (nibbles[2 * row + 1][lane] << 2U); break;
+          case 2:
+            row_words[lane] = nibbles[2 * row][lane] | (nibbles[2 * row + 1][lane] << 2U);
+            break;
           case 3:
-            words[lane] = nibbles[row][lane] | (((nibbles[3][lane] >> row) & 0x11111111U) << 3U);
+            row_words[lane] =
+                nibbles[row][lane] | (((nibbles[3][lane] >> row) & 0x11111111U) << 3U);
             break;
-          default: words[lane] = nibbles[row][lane]; break;
+          default: row_words[lane] = nibbles[row][lane]; break;
         }
       }
-      std::memcpy(rows + row * row_bytes, words, 4 * lanes.count);
+      std::memcpy(rows + row * row_bytes, row_words, 4 * lanes.count);
     }
   }
   for (; group < section.dim / 8; ++group) {
     std::uint32_t nibbles[Lanes];
     gather_nibbles<Lanes>(codes + 8 * group * Lanes, nibbles);
     for (std::size_t lane = 0; lane < lanes.count; ++lane) {
-      section.write_nibbles(tile, group, lanes.slot + lane, nibbles[lane]);
+      section.write_nibbles(tile, group, lanes.slot + lane, nibbles[lane], words);
     }
   }
 }
@@ -79,9 +84,10 @@ TURBOQUANT_FUNCTION void store_key_codes(const KeySection& section, const std::u
   return static_cast<std::uint32_t>(codes | (codes >> 16U));
 }
 
-template <std::size_t Lanes>
+template <std::size_t Lanes, class Words>
 TURBOQUANT_FUNCTION void store_value_codes(const ValueSection& section, const std::uint8_t* codes,
-                                           LaneSlots lanes, unsigned char* tile) noexcept {
+                                           LaneSlots lanes, const Words& words,
+                                           unsigned char* tile) noexcept {
   for (std::size_t lane = 0; lane < lanes.count;) {
     const std::size_t token = (lanes.slot + lane) % 8;
     const std::size_t left = lanes.count - lane;
@@ -100,7 +106,7 @@ TURBOQUANT_FUNCTION void store_value_codes(const ValueSection& section, const st
         for (std::size_t i = 0; i < count; ++i) {
           bytes |= static_cast<std::uint64_t>(codes[d * Lanes + lane + i]) << (8 * (token + i));
         }
-        section.write_nibbles(tile, group, d, bytes_to_nibbles(bytes));
+        section.write_nibbles(tile, group, d, bytes_to_nibbles(bytes), words);
       }
     }
     lane += count;

@@ -75,10 +75,12 @@ struct KeySection {
 
   /// Writes the 8 codes of group `group` of a token; in host order its bits are zero before.
   /// Inverse of `read_nibbles`.
+  template <class Words = PlainWords>
   TURBOQUANT_FUNCTION void write_nibbles(unsigned char* tile, std::size_t group, std::size_t token,
-                                         std::uint32_t nibbles) const noexcept {
+                                         std::uint32_t nibbles,
+                                         const Words& change = {}) const noexcept {
     if (sub_tiles.order == TileOrder::mma) {
-      write_selectors(tile, group, token, nibbles);
+      write_selectors(tile, group, token, nibbles, change);
       return;
     }
     unsigned char* section = tile + offset;
@@ -88,9 +90,7 @@ struct KeySection {
     }
     unsigned char* words = section + 4 * token;
     const std::size_t stride = 4 * TileFormat::tokens;
-    const auto merge = [](unsigned char* at, std::uint32_t bits) {
-      store_word(at, load_word(at) | bits);
-    };
+    const auto merge = [&](unsigned char* at, std::uint32_t bits) { change(at, 0, bits); };
     switch (width) {
       case 1: return merge(words + group / 4 * stride, nibbles << (group % 4));
       case 2: return merge(words + group / 2 * stride, nibbles << (2 * (group % 2)));
@@ -127,9 +127,10 @@ struct KeySection {
     }
     return nibbles;
   }
+  template <class Words>
   TURBOQUANT_FUNCTION void write_selectors(unsigned char* tile, std::size_t group,
-                                           std::size_t token,
-                                           std::uint32_t nibbles) const noexcept {
+                                           std::size_t token, std::uint32_t nibbles,
+                                           const Words& change) const noexcept {
     unsigned char* section = tile + sub_tiles.start(token) + offset;
     for (std::size_t n = 0; n < 8; n += 4) {
       const mma_order::Nibble at =
@@ -139,7 +140,7 @@ struct KeySection {
         four |= ((nibbles >> nibble_shift(n + i)) & 15U) << (4 * i);
       }
       selectors().write(section, at.lane, at.selector, 0xFFFFU << (4 * at.nibble),
-                        four << (4 * at.nibble));
+                        four << (4 * at.nibble), change);
     }
   }
 
@@ -238,17 +239,17 @@ struct ValueSection {
 
   /// Adds the codes of 8 tokens to a tile; the bits of the tokens with a non-zero nibble are zero
   /// before.
+  template <class Words = PlainWords>
   TURBOQUANT_FUNCTION void write_nibbles(unsigned char* tile, std::size_t group, std::size_t d,
-                                         std::uint32_t nibbles) const noexcept {
+                                         std::uint32_t nibbles,
+                                         const Words& change = {}) const noexcept {
     if (sub_tiles.order == TileOrder::mma) {
-      write_selectors(tile, group, d, nibbles, nibbles);
+      write_selectors(tile, group, d, nibbles, nibbles, change);
       return;
     }
     unsigned char* words = tile + offset + 4 * column(d);
     const std::size_t stride = 4 * row_words(d);
-    const auto merge = [](unsigned char* at, std::uint32_t bits) {
-      store_word(at, load_word(at) | bits);
-    };
+    const auto merge = [&](unsigned char* at, std::uint32_t bits) { change(at, 0, bits); };
     switch (width) {
       case 2: {
         std::uint32_t x = nibbles;
@@ -278,7 +279,7 @@ struct ValueSection {
       mask |= ((keep >> token) & 1U) != 0 ? 0xFU << (4 * token) : 0U;
     }
     if (sub_tiles.order == TileOrder::mma) {
-      write_selectors(tile, group, d, ~mask, 0);
+      write_selectors(tile, group, d, ~mask, 0, PlainWords());
       return;
     }
     const std::uint32_t kept = read_nibbles(tile, group, d) & mask;
@@ -304,9 +305,10 @@ struct ValueSection {
     return nibbles;
   }
   /// Replaces the codes of the tokens whose nibble in `which` is not 0.
+  template <class Words>
   TURBOQUANT_FUNCTION void write_selectors(unsigned char* tile, std::size_t group, std::size_t d,
-                                           std::uint32_t which,
-                                           std::uint32_t nibbles) const noexcept {
+                                           std::uint32_t which, std::uint32_t nibbles,
+                                           const Words& change) const noexcept {
     unsigned char* section = tile + sub_tiles.start(8 * group) + offset;
     for (std::size_t t = 0; t < 8; ++t) {
       if (((which >> (4 * t)) & 15U) != 0) {
@@ -314,7 +316,7 @@ struct ValueSection {
             mma_order::value_nibble(table, dim, 8 * group % sub_tiles.tokens + t, d);
         const std::uint32_t code = (nibbles >> (4 * t)) & 15U;
         selectors().write(section, at.lane, at.selector, 15U << (4 * at.nibble),
-                          code << (4 * at.nibble));
+                          code << (4 * at.nibble), change);
       }
     }
   }

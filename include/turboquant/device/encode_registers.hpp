@@ -1,0 +1,253 @@
+#pragma once
+
+#include <turboquant/device/kokkos_compat.hpp>
+#include <turboquant/device/tile_encoder.hpp>
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+/// @file
+/// Algorithm 1 on one vector that a device thread holds in its registers: all loops have constant
+/// bounds. The arithmetic is that of `quantise_lanes` in the same order: same bits always, on
+/// devices that keep subnormal numbers.
+
+namespace turboquant::detail {
+
+struct alignas(16) FourFloats {
+  float numbers[4];
+};
+
+/// Whether a rotation is the plain kind that `rotate_registers` knows.
+[[nodiscard]] inline bool fits_registers(const HadamardTransform& rotation) noexcept {
+  return rotation.source == nullptr && (rotation.dim == 64 || rotation.dim == 128) &&
+         reinterpret_cast<std::uintptr_t>(rotation.signs) % alignof(FourFloats) == 0;
+}
+
+template <std::size_t Dim, class Half>
+TURBOQUANT_FUNCTION void load_halves(const Half* from, float (&x)[Dim]) noexcept {
+  struct alignas(16) Eight {
+    Half numbers[8];
+  };
+  if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (std::size_t i = 0; i < Dim; i += 8) {
+      const Eight eight = *reinterpret_cast<const Eight*>(from + i);
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (std::size_t j = 0; j < 8; ++j) {
+        x[i + j] = eight.numbers[j].to_float();
+      }
+    }
+    return;
+  }
+  TURBOQUANT_UNROLL_IN_KERNELS
+  for (std::size_t i = 0; i < Dim; ++i) {
+    x[i] = from[i].to_float();
+  }
+}
+
+/// Reads one vector.
+template <std::size_t Dim>
+TURBOQUANT_FUNCTION void load_registers(const RowView& rows, std::int64_t token, int head,
+                                        float (&x)[Dim]) noexcept {
+  const std::int64_t first = rows.offset(token, head);
+  switch (rows.type) {
+    case RowType::float16: return load_halves(static_cast<const float16*>(rows.data) + first, x);
+    case RowType::bfloat16: return load_halves(static_cast<const bfloat16*>(rows.data) + first, x);
+    default: break;
+  }
+  TURBOQUANT_UNROLL_IN_KERNELS
+  for (std::size_t i = 0; i < Dim; ++i) {
+    x[i] = static_cast<const float*>(rows.data)[first + static_cast<std::int64_t>(i)];
+  }
+}
+
+/// The tree of `ordered_dot` over its 16 partial sums.
+[[nodiscard]] inline TURBOQUANT_FUNCTION double sum_registers(double (&sums)[16]) noexcept {
+  TURBOQUANT_UNROLL_IN_KERNELS
+  for (std::size_t half = 8; half > 0; half /= 2) {
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (std::size_t i = 0; i < half; ++i) {
+      sums[i] += sums[i + half];
+    }
+  }
+  return sums[0];
+}
+
+/// `ordered_dot` of a vector with itself.
+template <std::size_t Dim>
+[[nodiscard]] TURBOQUANT_FUNCTION double squared_registers(const float (&x)[Dim]) noexcept {
+  double sums[16] = {};
+  TURBOQUANT_UNROLL_IN_KERNELS
+  for (std::size_t i = 0; i < Dim; ++i) {
+    sums[i % 16] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  }
+  return sum_registers(sums);
+}
+
+/// Brings the largest magnitude to [1, 2).
+/// @return the power of two that was divided by
+template <std::size_t Dim>
+TURBOQUANT_FUNCTION int normalise_registers(float (&x)[Dim]) noexcept {
+  std::uint32_t largest = 0;
+  TURBOQUANT_UNROLL_IN_KERNELS
+  for (std::size_t i = 0; i < Dim; ++i) {
+    const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(x[i]) & 0x7FFFFFFFU;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  const int exponent = largest == 0 ? 0 : binary_exponent(largest);
+  const int half = -exponent / 2;
+  const float first = power_of_two(half);
+  const float second = power_of_two(-exponent - half);
+  TURBOQUANT_UNROLL_IN_KERNELS
+  for (std::size_t i = 0; i < Dim; ++i) {
+    x[i] = without_tiny((x[i] * first) * second);
+  }
+  return exponent;
+}
+
+/// `HadamardTransform::forward` of a rotation that fits registers.
+template <std::size_t Dim>
+TURBOQUANT_FUNCTION void rotate_registers(const HadamardTransform& rotation,
+                                          float (&x)[Dim]) noexcept {
+  for (std::size_t round = 0; round < rotation.rounds; ++round) {
+    const auto* signs = reinterpret_cast<const FourFloats*>(rotation.signs + round * Dim);
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (std::size_t i = 0; i < Dim; i += 4) {
+      const FourFloats four = signs[i / 4];
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (std::size_t j = 0; j < 4; ++j) {
+        x[i + j] *= four.numbers[j];
+      }
+    }
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (std::size_t width = 1; width < Dim; width *= 2) {
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (std::size_t i = 0; i < Dim / 2; ++i) {
+        const std::size_t at = i / width * 2 * width + i % width;
+        const float a = x[at];
+        const float b = x[at + width];
+        x[at] = a + b;
+        x[at + width] = a - b;
+      }
+    }
+  }
+  const auto factor = static_cast<float>(hadamard_factor(Dim, rotation.rounds));
+  TURBOQUANT_UNROLL_IN_KERNELS
+  for (std::size_t i = 0; i < Dim; ++i) {
+    x[i] *= factor;
+  }
+}
+
+/// `search_cells` for `Bits` bits, code n of 8 dimensions at bits 4 n, and the `ordered_dot` of the
+/// levels with the vector or with themselves.
+template <int Bits, bool Squares, std::size_t Dim>
+[[nodiscard]] TURBOQUANT_FUNCTION double search_registers(
+    const KernelCodebook& codebook, float factor, const float (&x)[Dim],
+    std::uint32_t (&nibbles)[Dim / 8]) noexcept {
+  constexpr int half = 1 << (Bits - 1);
+  std::int32_t boundary[half];
+  float level[half];
+  TURBOQUANT_UNROLL_IN_KERNELS
+  for (int j = 0; j < half; ++j) {
+    level[j] = codebook.levels[half + j];
+    boundary[j] =
+        j + 1 < half ? std::bit_cast<std::int32_t>(codebook.boundaries[half + j]) : 0x7FFFFFFF;
+  }
+  double sums[16] = {};
+  TURBOQUANT_UNROLL_IN_KERNELS
+  for (std::size_t i = 0; i < Dim; ++i) {
+    const auto bits = std::bit_cast<std::int32_t>(x[i] * factor + 0.0F);
+    const std::int32_t negative = bits >> 31;
+    const std::int32_t magnitude = (bits & 0x7FFFFFFF) + 1 + negative;
+    std::int32_t above = 0;
+    float picked = level[0];
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int j = 0; j + 1 < half; ++j) {
+      const bool reached = magnitude > boundary[j];
+      above += reached ? 1 : 0;
+      picked = reached ? level[j + 1] : picked;
+    }
+    const float signed_level = negative != 0 ? -picked : picked;
+    const float other = Squares ? signed_level : x[i];
+    sums[i % 16] += static_cast<double>(other) * static_cast<double>(signed_level);
+    const auto code = static_cast<std::uint32_t>((above ^ negative) + half);
+    nibbles[i / 8] = (i % 8 == 0 ? 0U : nibbles[i / 8]) | (code << (4 * (i % 8)));
+  }
+  return sum_registers(sums);
+}
+
+template <bool Squares, std::size_t Dim>
+[[nodiscard]] TURBOQUANT_FUNCTION double search_registers(
+    const KernelCodebook& codebook, float factor, const float (&x)[Dim],
+    std::uint32_t (&nibbles)[Dim / 8]) noexcept {
+  switch (codebook.bits) {
+    case 2: return search_registers<2, Squares>(codebook, factor, x, nibbles);
+    case 3: return search_registers<3, Squares>(codebook, factor, x, nibbles);
+    default: return search_registers<4, Squares>(codebook, factor, x, nibbles);
+  }
+}
+
+/// Algorithm 1: codes of `x`, which is destroyed, code n of 8 at bits 4 n; and the stored scale.
+/// @param rotation one that fits registers
+template <std::size_t Dim>
+TURBOQUANT_FUNCTION float16 quantise_registers(const HadamardTransform& rotation,
+                                               const KernelCodebook& codebook, ScaleRule rule,
+                                               float (&x)[Dim],
+                                               std::uint32_t (&nibbles)[Dim / 8]) noexcept {
+  LevelSums sums;
+  const int exponent = normalise_registers(x);
+  sums.squared = squared_registers(x);
+  rotate_registers(rotation, x);
+  const float factor = unit_variance_factor(sums.squared, Dim);
+  sums.projection = search_registers<false>(codebook, factor, x, nibbles);
+  if (needs_level_squares(rule)) {
+    sums.level_squared = search_registers<true>(codebook, factor, x, nibbles);
+  }
+  return vector_scale(rule, Dim, sums, exponent);
+}
+
+/// `value_code` of the numbers [first, first + Size) of a vector.
+///
+/// Steps in float are wrong by less than 2^-16 below the largest code, so only numbers that close
+/// to a border between two codes are divided in double.
+template <std::size_t First, std::size_t Size, std::size_t Dim>
+TURBOQUANT_FUNCTION void group_registers(const GroupNumbers& numbers, int top,
+                                         const float (&x)[Dim],
+                                         std::uint32_t (&nibbles)[Dim / 8]) noexcept {
+  const float zero = numbers.zero.to_float();
+  const float inverse = numbers.magnitude > 0 ? 1.0F / numbers.magnitude : 0.0F;
+  const float factor = numbers.mirrored ? -inverse : inverse;
+  const auto highest = static_cast<float>(top);
+  constexpr float margin = 0x1p-16F;
+  TURBOQUANT_UNROLL_IN_KERNELS
+  for (std::size_t i = First; i < First + Size; ++i) {
+    const float steps = (x[i] - zero) * factor + 0.5F;
+    const float positive = steps > 0 ? steps : 0.0F;  // also where 0 * infinity is no number
+    const float bounded = positive < highest ? positive : highest;
+    auto code = static_cast<std::int32_t>(bounded);
+    const float border = std::floor(positive + 0.5F);
+    if (std::fabs(positive - border) < margin && border >= 1 && border <= highest) {
+      code =
+          value_code(static_cast<double>(x[i]) - static_cast<double>(zero), numbers.divisor(), top);
+    }
+    nibbles[i / 8] =
+        (i % 8 == 0 ? 0U : nibbles[i / 8]) | (static_cast<std::uint32_t>(code) << (4 * (i % 8)));
+  }
+}
+
+/// Smallest and largest of the numbers [first, first + Size) of a vector.
+template <std::size_t First, std::size_t Size, std::size_t Dim>
+TURBOQUANT_FUNCTION void range_registers(const float (&x)[Dim], float& lowest,
+                                         float& highest) noexcept {
+  lowest = highest = x[First];
+  TURBOQUANT_UNROLL_IN_KERNELS
+  for (std::size_t i = First + 1; i < First + Size; ++i) {
+    lowest = x[i] < lowest ? x[i] : lowest;
+    highest = x[i] > highest ? x[i] : highest;
+  }
+}
+
+}  // namespace turboquant::detail
