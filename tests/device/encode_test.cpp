@@ -396,6 +396,8 @@ TEST_CASE("jobs outside their domain are refused before anything is written") {
         "encode_tiles: jobs[1].clear_from is 65, expected 0 to 64");
   CHECK(message([](EncodeJob& job) { job.tile = nullptr; }) ==
         "encode_tiles: jobs[1].tile is null, expected memory");
+  CHECK(message([](EncodeJob& job) { job.tile += 2; }) ==
+        "encode_tiles: jobs[1].tile is no multiple of 4 bytes, expected one");
   CHECK(message([](EncodeJob& job) {
           job.count = 1;
           job.keys.data = nullptr;

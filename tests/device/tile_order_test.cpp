@@ -187,6 +187,7 @@ TEST_CASE("transcoding refuses what does not fit") {
   error_of(ErrorCode::unsupported, run(other, other, bytes, out.data(), bytes));
   error_of(ErrorCode::invalid_argument,
            run(host, mma, bytes, const_cast<std::byte*>(tiles.data()) + 64, bytes));
+  error_of(ErrorCode::invalid_argument, run(host, mma, host.bytes(), out.data() + 2, host.bytes()));
   CHECK(out == std::vector<std::byte>(bytes, std::byte{7}));
   CHECK_NOTHROW(run(host, mma, 0, nullptr, 0)());
 }

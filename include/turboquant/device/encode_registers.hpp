@@ -4,7 +4,6 @@
 #include <turboquant/device/tile_encoder.hpp>
 
 #include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -26,41 +25,17 @@ struct alignas(16) FourFloats {
          reinterpret_cast<std::uintptr_t>(rotation.signs) % alignof(FourFloats) == 0;
 }
 
-template <std::size_t Dim, class Half>
-TURBOQUANT_FUNCTION void load_halves(const Half* from, float (&x)[Dim]) noexcept {
-  struct alignas(16) Eight {
-    Half numbers[8];
-  };
-  if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0) {
-    TURBOQUANT_UNROLL_IN_KERNELS
-    for (std::size_t i = 0; i < Dim; i += 8) {
-      const Eight eight = *reinterpret_cast<const Eight*>(from + i);
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (std::size_t j = 0; j < 8; ++j) {
-        x[i + j] = eight.numbers[j].to_float();
-      }
-    }
-    return;
-  }
-  TURBOQUANT_UNROLL_IN_KERNELS
-  for (std::size_t i = 0; i < Dim; ++i) {
-    x[i] = from[i].to_float();
-  }
-}
-
-/// Reads one vector.
+/// Reads one vector of floats, 16-byte aligned.
 template <std::size_t Dim>
-TURBOQUANT_FUNCTION void load_registers(const RowView& rows, std::int64_t token, int head,
-                                        float (&x)[Dim]) noexcept {
-  const std::int64_t first = rows.offset(token, head);
-  switch (rows.type) {
-    case RowType::float16: return load_halves(static_cast<const float16*>(rows.data) + first, x);
-    case RowType::bfloat16: return load_halves(static_cast<const bfloat16*>(rows.data) + first, x);
-    default: break;
-  }
+TURBOQUANT_FUNCTION void load_registers(const float* row, float (&x)[Dim]) noexcept {
+  const auto* fours = reinterpret_cast<const FourFloats*>(row);
   TURBOQUANT_UNROLL_IN_KERNELS
-  for (std::size_t i = 0; i < Dim; ++i) {
-    x[i] = static_cast<const float*>(rows.data)[first + static_cast<std::int64_t>(i)];
+  for (std::size_t i = 0; i < Dim; i += 4) {
+    const FourFloats four = fours[i / 4];
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (std::size_t j = 0; j < 4; ++j) {
+      x[i + j] = four.numbers[j];
+    }
   }
 }
 
@@ -109,8 +84,9 @@ TURBOQUANT_FUNCTION int normalise_registers(float (&x)[Dim]) noexcept {
 }
 
 /// `HadamardTransform::forward` of a rotation that fits registers.
+/// @param factor `hadamard_factor` of dimension and rounds
 template <std::size_t Dim>
-TURBOQUANT_FUNCTION void rotate_registers(const HadamardTransform& rotation,
+TURBOQUANT_FUNCTION void rotate_registers(const HadamardTransform& rotation, float factor,
                                           float (&x)[Dim]) noexcept {
   for (std::size_t round = 0; round < rotation.rounds; ++round) {
     const auto* signs = reinterpret_cast<const FourFloats*>(rotation.signs + round * Dim);
@@ -134,7 +110,6 @@ TURBOQUANT_FUNCTION void rotate_registers(const HadamardTransform& rotation,
       }
     }
   }
-  const auto factor = static_cast<float>(hadamard_factor(Dim, rotation.rounds));
   TURBOQUANT_UNROLL_IN_KERNELS
   for (std::size_t i = 0; i < Dim; ++i) {
     x[i] *= factor;
@@ -191,16 +166,18 @@ template <bool Squares, std::size_t Dim>
 }
 
 /// Algorithm 1: codes of `x`, which is destroyed, code n of 8 at bits 4 n; and the stored scale.
-/// @param rotation one that fits registers
+/// @param rotation        one that fits registers
+/// @param rotation_factor its `hadamard_factor`
 template <std::size_t Dim>
 TURBOQUANT_FUNCTION float16 quantise_registers(const HadamardTransform& rotation,
+                                               float rotation_factor,
                                                const KernelCodebook& codebook, ScaleRule rule,
                                                float (&x)[Dim],
                                                std::uint32_t (&nibbles)[Dim / 8]) noexcept {
   LevelSums sums;
   const int exponent = normalise_registers(x);
   sums.squared = squared_registers(x);
-  rotate_registers(rotation, x);
+  rotate_registers(rotation, rotation_factor, x);
   const float factor = unit_variance_factor(sums.squared, Dim);
   sums.projection = search_registers<false>(codebook, factor, x, nibbles);
   if (needs_level_squares(rule)) {
@@ -211,30 +188,52 @@ TURBOQUANT_FUNCTION float16 quantise_registers(const HadamardTransform& rotation
 
 /// `value_code` of the numbers [first, first + Size) of a vector.
 ///
-/// Steps in float are wrong by less than 2^-16 below the largest code, so only numbers that close
-/// to a border between two codes are divided in double.
+/// Steps in float are wrong by less than 2^-18 up to the largest code. A group with a number that
+/// close to a border between two codes is coded again by `group_by_division`.
+/// @return whether it has to be
 template <std::size_t First, std::size_t Size, std::size_t Dim>
-TURBOQUANT_FUNCTION void group_registers(const GroupNumbers& numbers, int top,
-                                         const float (&x)[Dim],
-                                         std::uint32_t (&nibbles)[Dim / 8]) noexcept {
+[[nodiscard]] TURBOQUANT_FUNCTION bool group_registers(const GroupNumbers& numbers, int top,
+                                                       const float (&x)[Dim],
+                                                       std::uint32_t (&nibbles)[Dim / 8]) noexcept {
   const float zero = numbers.zero.to_float();
   const float inverse = numbers.magnitude > 0 ? 1.0F / numbers.magnitude : 0.0F;
   const float factor = numbers.mirrored ? -inverse : inverse;
   const auto highest = static_cast<float>(top);
-  constexpr float margin = 0x1p-16F;
+  constexpr float margin = 0x1p-17F;
+  bool close = false;
   TURBOQUANT_UNROLL_IN_KERNELS
   for (std::size_t i = First; i < First + Size; ++i) {
     const float steps = (x[i] - zero) * factor + 0.5F;
     const float positive = steps > 0 ? steps : 0.0F;  // also where 0 * infinity is no number
-    const float bounded = positive < highest ? positive : highest;
-    auto code = static_cast<std::int32_t>(bounded);
-    const float border = std::floor(positive + 0.5F);
-    if (std::fabs(positive - border) < margin && border >= 1 && border <= highest) {
-      code =
-          value_code(static_cast<double>(x[i]) - static_cast<double>(zero), numbers.divisor(), top);
-    }
+    const float bounded = positive < highest + 1 ? positive : highest + 1;
+    const auto below = static_cast<std::int32_t>(bounded);
+    // A number above the largest code's border is as far from the next one as it is; the border at
+    // 0 is none.
+    const float rest = bounded - static_cast<float>(below);
+    close =
+        close || (rest < margin && below > 0 && below <= top) || (rest > 1 - margin && below < top);
+    const int code = below < top ? below : top;
     nibbles[i / 8] =
         (i % 8 == 0 ? 0U : nibbles[i / 8]) | (static_cast<std::uint32_t>(code) << (4 * (i % 8)));
+  }
+  return close;
+}
+
+/// The same codes, slowly.
+/// @param row   the vector in memory
+/// @param words nibble words of the vector's token
+template <class Words>
+TURBOQUANT_FUNCTION void group_by_division(const GroupNumbers& numbers, int top, const float* row,
+                                           std::size_t first, std::size_t size,
+                                           const Words& words) noexcept {
+  const double zero = static_cast<double>(numbers.zero.to_float());
+  for (std::size_t i = first; i < first + size; i += 8) {
+    std::uint32_t nibbles = 0;
+    for (std::size_t n = 0; n < 8; ++n) {
+      const int code = value_code(static_cast<double>(row[i + n]) - zero, numbers.divisor(), top);
+      nibbles |= static_cast<std::uint32_t>(code) << (4 * n);
+    }
+    words(i / 8, nibbles);
   }
 }
 

@@ -125,18 +125,21 @@ bool launch_team_encoder(const std::string& label, const ExecutionSpace& exec,
     policy.set_scratch_size(0, scratch);
     Kokkos::parallel_for(label, policy, kernel);
   };
-  const bool registers = format.key_codec == KeyCodec::mse &&
-                         format.value_codec == ValueCodec::grouped &&
-                         fits_registers(tables.key_rotation) && format.value_dim == format.key_dim;
+  const bool registers =
+      format.key_codec == KeyCodec::mse && format.value_codec == ValueCodec::grouped &&
+      fits_registers(tables.key_rotation) && format.value_dim == format.key_dim &&
+      RegisterTeamEncoder<128, 128>::scratch_bytes(format) <= team_scratch_limit;
+  const auto factor = static_cast<float>(
+      registers ? hadamard_factor(tables.key_rotation.dim, tables.key_rotation.rounds) : 0.0);
   const bool one_group = format.value_group == format.value_dim;
   if (registers && format.key_dim == 64 && one_group) {
-    launch(RegisterTeamEncoder<64, 64>{});
+    launch(RegisterTeamEncoder<64, 64>{factor});
   } else if (registers && format.key_dim == 64 && format.value_group == 32) {
-    launch(RegisterTeamEncoder<64, 32>{});
+    launch(RegisterTeamEncoder<64, 32>{factor});
   } else if (registers && format.key_dim == 128 && one_group) {
-    launch(RegisterTeamEncoder<128, 128>{});
+    launch(RegisterTeamEncoder<128, 128>{factor});
   } else if (registers && format.key_dim == 128 && format.value_group == 32) {
-    launch(RegisterTeamEncoder<128, 32>{});
+    launch(RegisterTeamEncoder<128, 32>{factor});
   } else {
     launch(TeamEncoder{});
   }
@@ -157,6 +160,11 @@ inline void require_job(const EncodeJob& job, std::int64_t index, const TileForm
         "head_stride", job.head_stride, "at least the bytes of a tile");
   require(job.tile != nullptr, ErrorCode::invalid_argument, "encode_tiles: jobs[", index,
           "].tile is null, expected memory");
+  require(reinterpret_cast<std::uintptr_t>(job.tile) % tile_alignment == 0,
+          ErrorCode::invalid_argument, "encode_tiles: jobs[", index, "].tile is no multiple of ",
+          tile_alignment, " bytes, expected one");
+  check(kv_heads == 1 || job.head_stride % static_cast<std::int64_t>(tile_alignment) == 0,
+        "head_stride", job.head_stride, "a multiple of 4 bytes");
   require(job.count == 0 || (job.keys.data != nullptr && job.values.data != nullptr),
           ErrorCode::invalid_argument, "encode_tiles: jobs[", index,
           "].keys or values is null, expected ", job.count, " rows");

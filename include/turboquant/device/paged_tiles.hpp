@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/base/config.hpp>
+#include <turboquant/device/memory_words.hpp>
 #include <turboquant/device/tile_format.hpp>
 
 #include <cstddef>
@@ -17,7 +18,7 @@ namespace turboquant {
 /// store. A plain record that kernels read; owns nothing.
 struct PagedTiles {
   std::byte* const* pages =
-      nullptr;  ///< (num_pages), in token order; each 64-byte aligned for full speed
+      nullptr;  ///< (num_pages), in token order; each a multiple of 4 bytes; of 64 for full speed
   std::int64_t num_pages = 0;
   std::int64_t tiles_per_page = 1;
 
@@ -84,6 +85,9 @@ inline void require_tiles(const char* caller, const PagedTiles& tiles, std::int6
        ++page) {
     require(tiles.pages[page] != nullptr, ErrorCode::invalid_argument, caller, ": pages[", page,
             "] is null, expected memory");
+    require(reinterpret_cast<std::uintptr_t>(tiles.pages[page]) % detail::tile_alignment == 0,
+            ErrorCode::invalid_argument, caller, ": pages[", page,
+            "] begins at an address that is no multiple of ", detail::tile_alignment, " bytes");
   }
 }
 

@@ -4,6 +4,7 @@
 #include <turboquant/device/team_pack.hpp>
 #include <turboquant/device/tile_slots.hpp>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -105,10 +106,12 @@ struct TeamEncoder {
 /// @tparam Group dimensions per value group
 template <std::size_t Dim, std::size_t Group>
 struct RegisterTeamEncoder {
-  static constexpr std::size_t row_pitch = 2 * Dim + 16;  ///< of 16-bit rows, in bytes
-  static constexpr std::size_t rows_bytes = TileFormat::tokens * row_pitch;
+  float rotation_factor = 0;  ///< `hadamard_factor` of the key rotation
+
+  /// Floats between two rows, so that threads side by side read from different banks.
+  static constexpr std::size_t row_pitch = Dim + 4;
+  static constexpr std::size_t rows_bytes = TileFormat::tokens * row_pitch * sizeof(float);
   static constexpr std::size_t nibble_bytes = Dim / 8 * NibbleRows::pitch * 4;
-  static_assert(nibble_bytes <= rows_bytes);
 
   [[nodiscard]] static std::size_t scratch_bytes(const TileFormat& format) noexcept {
     return format.bytes() + rows_bytes + nibble_bytes + 3 * TeamScratch::alignment;
@@ -124,25 +127,20 @@ struct RegisterTeamEncoder {
     const std::size_t bytes = format.bytes();
     TeamScratch scratch(team, bytes + rows_bytes + nibble_bytes + 2 * TeamScratch::alignment);
     unsigned char* const image = scratch.take(bytes);
-    unsigned char* const rows = scratch.take(rows_bytes);
+    auto* const rows = reinterpret_cast<float*>(scratch.take(rows_bytes));
     const NibbleRows nibbles{reinterpret_cast<std::uint32_t*>(scratch.take(nibble_bytes))};
     clear_image(team, bytes, image);
-
-    const bool keys_staged = stage(team, in.keys, in.head, rows);
+    stage(team, in.keys, in.head, rows);
     team.team_barrier();
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, TileFormat::tokens), [&](std::size_t token) {
-      float x[Dim];
-      load(in.keys, in.head, token, keys_staged, rows, x);
-      encode_key(tables, token, x, nibbles, image);
+      encode_key(tables, rotation_factor, token, rows + token * row_pitch, nibbles, image);
     });
     team.team_barrier();
-    const bool values_staged = stage(team, in.values, in.head, rows);
+    stage(team, in.values, in.head, rows);
     pack_keys(team, format, nibbles, image);
     team.team_barrier();
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, TileFormat::tokens), [&](std::size_t token) {
-      float x[Dim];
-      load(in.values, in.head, token, values_staged, rows, x);
-      encode_value(format, token, x, nibbles, image);
+      encode_value(format, token, rows + token * row_pitch, nibbles, image);
     });
     team.team_barrier();
     pack_values(team, format, nibbles, image);
@@ -151,84 +149,115 @@ struct RegisterTeamEncoder {
   }
 
  private:
-  /// Brings 16-bit rows to scratch, so that neighbouring threads read neighbouring memory.
-  /// @return false where rows have to be read in place
+  /// Brings the rows of a head to scratch as floats; threads side by side read memory side by side.
   template <class Team>
-  TURBOQUANT_FUNCTION static bool stage(const Team& team, const RowView& rows, int head,
-                                        unsigned char* staged) {
-    const auto* first = static_cast<const unsigned char*>(rows.data) + 2 * rows.offset(0, head);
-    if (rows.type == RowType::float32 || reinterpret_cast<std::uintptr_t>(first) % 16 != 0 ||
-        rows.token_stride % 8 != 0) {
-      return false;
-    }
-    constexpr std::size_t pieces = Dim / 8;
-    Kokkos::parallel_for(
-        Kokkos::TeamThreadRange(team, TileFormat::tokens * pieces), [&](std::size_t i) {
-          const std::size_t token = i / pieces;
-          const std::size_t byte = 16 * (i % pieces);
-          const std::int64_t start = 2 * static_cast<std::int64_t>(token) * rows.token_stride;
-          *reinterpret_cast<FourFloats*>(staged + token * row_pitch + byte) =
-              *reinterpret_cast<const FourFloats*>(first + start + byte);
-        });
-    return true;
-  }
-
-  TURBOQUANT_FUNCTION static void load(const RowView& rows, int head, std::size_t token,
-                                       bool staged, const unsigned char* copies,
-                                       float (&x)[Dim]) noexcept {
-    if (staged) {
-      const RowView copy{copies + token * row_pitch, rows.type, 0, 0};
-      load_registers(copy, 0, 0, x);
-    } else {
-      load_registers(rows, static_cast<std::int64_t>(token), head, x);
+  TURBOQUANT_FUNCTION static void stage(const Team& team, const RowView& rows, int head,
+                                        float* staged) {
+    switch (rows.type) {
+      case RowType::float16:
+        return stage(team, static_cast<const float16*>(rows.data), rows, head, staged);
+      case RowType::bfloat16:
+        return stage(team, static_cast<const bfloat16*>(rows.data), rows, head, staged);
+      default: return stage(team, static_cast<const float*>(rows.data), rows, head, staged);
     }
   }
 
-  TURBOQUANT_FUNCTION static void encode_key(const TileTables& tables, std::size_t token,
-                                             float (&x)[Dim], NibbleRows rows,
+  template <class Team, class T>
+  TURBOQUANT_FUNCTION static void stage(const Team& team, const T* numbers, const RowView& rows,
+                                        int head, float* staged) {
+    // As many numbers as 16 bytes hold where those are aligned, else one.
+    constexpr std::size_t most = 16 / sizeof(T);
+    const T* const first = numbers + rows.offset(0, head);
+    const bool aligned = reinterpret_cast<std::uintptr_t>(first) % 16 == 0 &&
+                         rows.token_stride % static_cast<std::int64_t>(most) == 0;
+    if (!aligned) {
+      Kokkos::parallel_for(
+          Kokkos::TeamThreadRange(team, TileFormat::tokens * Dim), [&](std::size_t i) {
+            const auto token = static_cast<std::int64_t>(i / Dim);
+            staged[i / Dim * row_pitch + i % Dim] =
+                as_float(first[token * rows.token_stride + static_cast<std::int64_t>(i % Dim)]);
+          });
+      return;
+    }
+    struct alignas(16) Piece {
+      T numbers[most];
+    };
+    constexpr std::size_t pieces = Dim / most;
+    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, TileFormat::tokens * pieces),
+                         [&](std::size_t i) {
+                           const std::size_t token = i / pieces;
+                           const std::size_t at = i % pieces * most;
+                           const Piece piece = *reinterpret_cast<const Piece*>(
+                               first + static_cast<std::int64_t>(token) * rows.token_stride + at);
+                           TURBOQUANT_UNROLL_IN_KERNELS
+                           for (std::size_t n = 0; n < most; ++n) {
+                             staged[token * row_pitch + at + n] = as_float(piece.numbers[n]);
+                           }
+                         });
+  }
+
+  static TURBOQUANT_FUNCTION float as_float(float x) noexcept { return x; }
+  static TURBOQUANT_FUNCTION float as_float(bfloat16 x) noexcept { return x.to_float(); }
+  /// A finite half: a product with a power of two is exact and shorter than `to_float`.
+  static TURBOQUANT_FUNCTION float as_float(float16 x) noexcept {
+    const float magnitude = std::bit_cast<float>((x.bits & 0x7FFFU) << 13U) * 0x1p112F;
+    return (x.bits & 0x8000U) != 0 ? -magnitude : magnitude;
+  }
+
+  TURBOQUANT_FUNCTION static void encode_key(const TileTables& tables, float rotation_factor,
+                                             std::size_t token, const float* row, NibbleRows rows,
                                              unsigned char* image) noexcept {
+    float x[Dim];
     std::uint32_t nibbles[Dim / 8];
-    const float16 scale = quantise_registers(tables.key_rotation, tables.key_codebook,
-                                             tables.key_scale_rule, x, nibbles);
+    load_registers(row, x);
+    const float16 scale =
+        quantise_registers(tables.key_rotation, rotation_factor, tables.key_codebook,
+                           tables.key_scale_rule, x, nibbles);
     store_half(image + tables.format.key_scale_byte(token), scale);
-    put(nibbles, token, rows);
+    put<0, Dim>(nibbles, token, rows);
   }
 
   TURBOQUANT_FUNCTION static void encode_value(const TileFormat& format, std::size_t token,
-                                               const float (&x)[Dim], NibbleRows rows,
+                                               const float* row, NibbleRows rows,
                                                unsigned char* image) noexcept {
-    std::uint32_t nibbles[Dim / 8];
-    encode_groups(format, token, x, nibbles, image, std::make_index_sequence<Dim / Group>());
-    put(nibbles, token, rows);
+    float x[Dim];
+    load_registers(row, x);
+    encode_groups(format, token, row, x, rows, image, std::make_index_sequence<Dim / Group>());
   }
 
   template <std::size_t... Groups>
   TURBOQUANT_FUNCTION static void encode_groups(
-      const TileFormat& format, std::size_t token, const float (&x)[Dim],
-      std::uint32_t (&nibbles)[Dim / 8], unsigned char* image,
-      std::index_sequence<Groups...> /*groups*/) noexcept {
-    (encode_group<Groups>(format, token, x, nibbles, image), ...);
+      const TileFormat& format, std::size_t token, const float* row, const float (&x)[Dim],
+      NibbleRows rows, unsigned char* image, std::index_sequence<Groups...> /*groups*/) noexcept {
+    (encode_group<Groups>(format, token, row, x, rows, image), ...);
   }
 
   template <std::size_t Number>
   TURBOQUANT_FUNCTION static void encode_group(const TileFormat& format, std::size_t token,
-                                               const float (&x)[Dim],
-                                               std::uint32_t (&nibbles)[Dim / 8],
-                                               unsigned char* image) noexcept {
+                                               const float* row, const float (&x)[Dim],
+                                               NibbleRows rows, unsigned char* image) noexcept {
+    constexpr std::size_t first = Number * Group;
     const int top = (1 << static_cast<unsigned>(format.value_bits)) - 1;
     float lowest = 0;
     float highest = 0;
-    range_registers<Number * Group, Group>(x, lowest, highest);
+    range_registers<first, Group>(x, lowest, highest);
     const GroupNumbers numbers(lowest, highest, top, token % 2 != 0);
-    group_registers<Number * Group, Group>(numbers, top, x, nibbles);
     store_half(image + format.value_scale_byte(token, Number), numbers.scale);
     store_half(image + format.value_zero_byte(token, Number), numbers.zero);
+    std::uint32_t nibbles[Dim / 8];
+    if (group_registers<first, Group>(numbers, top, x, nibbles)) {
+      group_by_division(numbers, top, row, first, Group,
+                        [&](std::size_t at, std::uint32_t word) { rows.at(at, token) = word; });
+    } else {
+      put<first, Group>(nibbles, token, rows);
+    }
   }
 
+  template <std::size_t First, std::size_t Size>
   TURBOQUANT_FUNCTION static void put(const std::uint32_t (&nibbles)[Dim / 8], std::size_t token,
                                       NibbleRows rows) noexcept {
     TURBOQUANT_UNROLL_IN_KERNELS
-    for (std::size_t row = 0; row < Dim / 8; ++row) {
+    for (std::size_t row = First / 8; row < (First + Size) / 8; ++row) {
       rows.at(row, token) = nibbles[row];
     }
   }

@@ -81,9 +81,9 @@ struct TranscodeKernel {
 /// @param to    format of `out`, the same content as `from`
 /// @param out   as large as `tiles`, does not overlap it
 /// @throws Error(unsupported) for a format outside its domain, Error(invalid_argument) for formats
-/// of different content or overlapping arrays, Error(shape_mismatch) for sizes that differ or are
-/// no multiple of a tile; nothing is written then. One kernel, no allocation; asynchronous until
-/// `exec.fence()`. O(bytes). Same bits always.
+/// of different content, overlapping or misaligned arrays, Error(shape_mismatch) for sizes that
+/// differ or are no multiple of a tile; nothing is written then. One kernel, no allocation;
+/// asynchronous until `exec.fence()`. O(bytes). Same bits always.
 template <class ExecutionSpace, class MemorySpace>
 void transcode_tiles(const ExecutionSpace& exec, const TileFormat& from,
                      const Kokkos::View<const std::byte*, MemorySpace>& tiles, const TileFormat& to,
@@ -103,6 +103,10 @@ void transcode_tiles(const ExecutionSpace& exec, const TileFormat& from,
           "transcode_tiles: tiles.extent(0) is ", tiles.extent(0),
           ", expected a multiple of the bytes of a tile = ", from.bytes());
   const auto* const first = tiles.data();
+  require(reinterpret_cast<std::uintptr_t>(first) % detail::tile_alignment == 0 &&
+              reinterpret_cast<std::uintptr_t>(out.data()) % detail::tile_alignment == 0,
+          ErrorCode::invalid_argument, "transcode_tiles: tiles or out begins at no multiple of ",
+          detail::tile_alignment, " bytes");
   require(tiles.extent(0) == 0 || first + tiles.extent(0) <= out.data() ||
               out.data() + out.extent(0) <= first,
           ErrorCode::invalid_argument,
