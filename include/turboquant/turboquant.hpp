@@ -38,7 +38,9 @@
 #include <turboquant/device/arch/x86_avx2_values.hpp>
 #include <turboquant/device/arch/x86_avx512.hpp>
 #include <turboquant/device/arch/x86_avx512_encode.hpp>
+#include <turboquant/device/arch/x86_avx512_groups.hpp>
 #include <turboquant/device/arch/x86_avx512_scores.hpp>
+#include <turboquant/device/arch/x86_avx512_transform.hpp>
 #include <turboquant/device/arch/x86_avx512_values.hpp>
 #include <turboquant/device/arch/x86_target.hpp>
 #include <turboquant/device/attention_operations.hpp>

@@ -2,6 +2,7 @@
 
 #include <turboquant/device/row_view.hpp>
 #include <turboquant/device/tile_codec.hpp>
+#include <turboquant/device/tile_store.hpp>
 #include <turboquant/math/metadata.hpp>
 #include <turboquant/math/normalised_vector.hpp>
 #include <turboquant/math/value_group.hpp>
@@ -147,6 +148,66 @@ TURBOQUANT_FUNCTION void search_cells(const KernelCodebook& codebook, const floa
   }
 }
 
+/// Sums over a normalised rotated vector y and its levels q.
+struct LevelSums {
+  double squared = 0;        ///< |y|^2
+  double projection = 0;     ///< <y, q>
+  double level_squared = 0;  ///< |q|^2
+};
+
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION bool needs_projection(ScaleRule rule) noexcept {
+  return rule == ScaleRule::least_squares || rule == ScaleRule::unbiased;
+}
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION bool needs_level_squares(ScaleRule rule) noexcept {
+  return rule == ScaleRule::least_squares || rule == ScaleRule::unit;
+}
+
+/// The stored scale of a vector that was multiplied by 2^-exponent.
+[[nodiscard]] inline TURBOQUANT_FUNCTION float16 vector_scale(ScaleRule rule, std::size_t dim,
+                                                              const LevelSums& sums,
+                                                              int exponent) noexcept {
+  double scale = 0;
+  switch (rule) {
+    case ScaleRule::plain: scale = std::sqrt(sums.squared / static_cast<double>(dim)); break;
+    case ScaleRule::unit: scale = std::sqrt(sums.squared / sums.level_squared); break;
+    case ScaleRule::least_squares: scale = sums.projection / sums.level_squared; break;
+    case ScaleRule::unbiased:
+      scale = sums.squared > 0 ? sums.squared / sums.projection : 0.0;
+      break;
+  }
+  return float16::from_float(stored_scale(std::ldexp(scale, exponent), MetadataType::float16));
+}
+
+/// What brings the coordinates of a vector of `dim` to unit variance.
+[[nodiscard]] inline TURBOQUANT_FUNCTION float unit_variance_factor(double squared,
+                                                                    std::size_t dim) noexcept {
+  const double root_mean_square = std::sqrt(squared / static_cast<double>(dim));
+  return static_cast<float>(squared > 0 ? 1 / root_mean_square : 0.0);
+}
+
+/// What coordinates are multiplied by before the search.
+template <std::size_t Lanes>
+TURBOQUANT_FUNCTION void code_factors(std::size_t dim, const EncoderScratch<Lanes>& scratch,
+                                      float* factor) noexcept {
+  for (std::size_t lane = 0; lane < Lanes; ++lane) {
+    factor[lane] = unit_variance_factor(scratch.squared[lane], dim);
+  }
+}
+
+/// Stored scales.
+/// @param projection    (Lanes), for the rules that need them
+/// @param level_squared (Lanes), for the rules that need them
+template <std::size_t Lanes>
+TURBOQUANT_FUNCTION void code_scales(std::size_t dim, ScaleRule rule, const double* projection,
+                                     const double* level_squared,
+                                     EncoderScratch<Lanes>& scratch) noexcept {
+  for (std::size_t lane = 0; lane < Lanes; ++lane) {
+    scratch.scale[lane] =
+        vector_scale(rule, dim, {scratch.squared[lane], projection[lane], level_squared[lane]},
+                     scratch.exponent[lane]);
+  }
+}
+
 /// Smallest and largest number of every lane.
 template <std::size_t Lanes>
 TURBOQUANT_FUNCTION void range_lanes(const float* x, std::size_t size, float* lowest,
@@ -237,6 +298,10 @@ struct PortableEncodeSteps {
                                           Scratch& scratch) noexcept {
     rotation.forward<Lanes>(scratch.vector, scratch.spare);
   }
+  static TURBOQUANT_FUNCTION void factors(std::size_t dim, const Scratch& scratch,
+                                          float* factor) noexcept {
+    code_factors<Lanes>(dim, scratch, factor);
+  }
   static TURBOQUANT_FUNCTION void search(const KernelCodebook& codebook, const float* factor,
                                          std::size_t dim, Scratch& scratch) noexcept {
     search_cells(codebook, factor, dim, scratch);
@@ -244,6 +309,23 @@ struct PortableEncodeSteps {
   static TURBOQUANT_FUNCTION void dot(const float* a, const float* b, std::size_t count,
                                       double* out) noexcept {
     ordered_dot_lanes<Lanes>(a, b, count, out);
+  }
+  static TURBOQUANT_FUNCTION void scales(std::size_t dim, ScaleRule rule, const double* projection,
+                                         const double* level_squared, Scratch& scratch) noexcept {
+    code_scales<Lanes>(dim, rule, projection, level_squared, scratch);
+  }
+  template <class Words>
+  static TURBOQUANT_FUNCTION void store_keys(const KeySection& section, const std::uint8_t* codes,
+                                             LaneSlots lanes, const Words& words,
+                                             unsigned char* tile) noexcept {
+    store_key_codes<Lanes>(section, codes, lanes, words, tile);
+  }
+  /// Encodes min-max groups straight from their rows, where the instruction set has a way.
+  static TURBOQUANT_FUNCTION bool grouped_rows(const TileFormat& /*format*/,
+                                               const RowView& /*rows*/, int /*head*/,
+                                               std::size_t /*first*/, LaneSlots /*lanes*/,
+                                               unsigned char* /*tile*/) noexcept {
+    return false;
   }
   static TURBOQUANT_FUNCTION void range(const float* x, std::size_t size, float* lowest,
                                         float* highest) noexcept {

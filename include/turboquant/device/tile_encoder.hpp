@@ -11,43 +11,6 @@
 
 namespace turboquant::detail {
 
-/// Sums over a normalised rotated vector y and its levels q.
-struct LevelSums {
-  double squared = 0;        ///< |y|^2
-  double projection = 0;     ///< <y, q>
-  double level_squared = 0;  ///< |q|^2
-};
-
-[[nodiscard]] constexpr TURBOQUANT_FUNCTION bool needs_projection(ScaleRule rule) noexcept {
-  return rule == ScaleRule::least_squares || rule == ScaleRule::unbiased;
-}
-[[nodiscard]] constexpr TURBOQUANT_FUNCTION bool needs_level_squares(ScaleRule rule) noexcept {
-  return rule == ScaleRule::least_squares || rule == ScaleRule::unit;
-}
-
-/// The stored scale of a vector that was multiplied by 2^-exponent.
-[[nodiscard]] inline TURBOQUANT_FUNCTION float16 vector_scale(ScaleRule rule, std::size_t dim,
-                                                              const LevelSums& sums,
-                                                              int exponent) noexcept {
-  double scale = 0;
-  switch (rule) {
-    case ScaleRule::plain: scale = std::sqrt(sums.squared / static_cast<double>(dim)); break;
-    case ScaleRule::unit: scale = std::sqrt(sums.squared / sums.level_squared); break;
-    case ScaleRule::least_squares: scale = sums.projection / sums.level_squared; break;
-    case ScaleRule::unbiased:
-      scale = sums.squared > 0 ? sums.squared / sums.projection : 0.0;
-      break;
-  }
-  return float16::from_float(stored_scale(std::ldexp(scale, exponent), MetadataType::float16));
-}
-
-/// What brings the coordinates of a vector of `dim` to unit variance.
-[[nodiscard]] inline TURBOQUANT_FUNCTION float unit_variance_factor(double squared,
-                                                                    std::size_t dim) noexcept {
-  const double root_mean_square = std::sqrt(squared / static_cast<double>(dim));
-  return static_cast<float>(squared > 0 ? 1 / root_mean_square : 0.0);
-}
-
 /// Algorithm 1 in every lane: `scratch.vector` holds the input before, the rotated normalised
 /// vector after; codes, levels and the stored scales are set.
 template <class Steps>
@@ -59,9 +22,7 @@ TURBOQUANT_FUNCTION void quantise_lanes(const HadamardTransform& rotation,
   Steps::normalise(dim, scratch);
   Steps::forward(rotation, scratch);
   float factor[Lanes];
-  for (std::size_t lane = 0; lane < Lanes; ++lane) {
-    factor[lane] = unit_variance_factor(scratch.squared[lane], dim);
-  }
+  Steps::factors(dim, scratch, factor);
   Steps::search(codebook, factor, dim, scratch);
   double projection[Lanes] = {};
   double level_squared[Lanes] = {};
@@ -71,11 +32,7 @@ TURBOQUANT_FUNCTION void quantise_lanes(const HadamardTransform& rotation,
   if (needs_level_squares(rule)) {
     Steps::dot(scratch.levels, scratch.levels, dim, level_squared);
   }
-  for (std::size_t lane = 0; lane < Lanes; ++lane) {
-    scratch.scale[lane] =
-        vector_scale(rule, dim, {scratch.squared[lane], projection[lane], level_squared[lane]},
-                     scratch.exponent[lane]);
-  }
+  Steps::scales(dim, rule, projection, level_squared, scratch);
 }
 
 /// The sketch of Algorithm 2 after `quantise_lanes`: signs as 1-bit codes in `scratch.codes`,
@@ -131,11 +88,11 @@ TURBOQUANT_FUNCTION void encode_keys(const TileTables& tables, LaneSlots lanes, 
     return;
   }
   quantise_lanes<Steps>(tables.key_rotation, tables.key_codebook, tables.key_scale_rule, scratch);
-  store_key_codes<Lanes>(key_codes(format), scratch.codes, lanes, words, tile);
+  Steps::store_keys(key_codes(format), scratch.codes, lanes, words, tile);
   store_scales<Lanes>(key_scales(format), scratch.scale, lanes, tile);
   if (format.key_codec == KeyCodec::inner_product) {
     sketch_lanes<Steps>(tables.sketch, scratch);
-    store_key_codes<Lanes>(key_signs(format), scratch.codes, lanes, words, tile);
+    Steps::store_keys(key_signs(format), scratch.codes, lanes, words, tile);
     store_scales<Lanes>(residual_scales(format), scratch.scale, lanes, tile);
   }
 }

@@ -110,9 +110,12 @@ TURBOQUANT_FUNCTION void encode_slots(const TileTables& tables,
     Steps::load(in.keys, in.head, done, lanes.count, static_cast<std::size_t>(format.key_dim),
                 scratch);
     encode_keys<Steps>(tables, lanes, PlainWords(), scratch, tile);
-    Steps::load(in.values, in.head, done, lanes.count, static_cast<std::size_t>(format.value_dim),
-                scratch);
-    encode_values<Steps>(tables, lanes, PlainWords(), scratch, tile);
+    if (format.value_codec != ValueCodec::grouped ||
+        !Steps::grouped_rows(format, in.values, in.head, done, lanes, tile)) {
+      Steps::load(in.values, in.head, done, lanes.count, static_cast<std::size_t>(format.value_dim),
+                  scratch);
+      encode_values<Steps>(tables, lanes, PlainWords(), scratch, tile);
+    }
     done += lanes.count;
   }
 }

@@ -29,11 +29,11 @@ TURBOQUANT_FUNCTION void gather_nibbles(const std::uint8_t* codes,
 }
 
 /// @param words how words that tokens share are changed; see `PlainWords`
+/// @param group first group of 8 dimensions to store
 template <std::size_t Lanes, class Words>
 TURBOQUANT_FUNCTION void store_key_codes(const KeySection& section, const std::uint8_t* codes,
-                                         LaneSlots lanes, const Words& words,
-                                         unsigned char* tile) noexcept {
-  std::size_t group = 0;
+                                         LaneSlots lanes, const Words& words, unsigned char* tile,
+                                         std::size_t group = 0) noexcept {
   // Host order: words of 32 dimensions are complete in registers, so their rows are written without
   // being read.
   const std::size_t row_bytes = 4 * TileFormat::tokens;

@@ -1,7 +1,9 @@
 #pragma once
 
-#include <turboquant/device/arch/x86_target.hpp>
+#include <turboquant/device/arch/x86_avx512_groups.hpp>
+#include <turboquant/device/arch/x86_avx512_transform.hpp>
 #include <turboquant/device/tile_slots.hpp>
+#include <turboquant/math/integer_grid.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -11,194 +13,287 @@ TURBOQUANT_INTRINSICS_BEGIN
 
 namespace turboquant::detail::avx512 {
 
-/// Two stages of `walsh_hadamard_lanes` a pass, then one where the number of stages is odd.
-TURBOQUANT_AVX512_INLINE void walsh_hadamard_16(float* x, std::size_t size) noexcept {
-  std::size_t width = 1;
-  for (; width * 4 <= size; width *= 4) {
-    for (std::size_t group = 0; group < size; group += 4 * width) {
-      for (std::size_t i = group; i < group + width; ++i) {
-        float* at = x + 16 * i;
-        const std::size_t step = 16 * width;
-        const __m512 x0 = _mm512_load_ps(at);
-        const __m512 x1 = _mm512_load_ps(at + step);
-        const __m512 x2 = _mm512_load_ps(at + 2 * step);
-        const __m512 x3 = _mm512_load_ps(at + 3 * step);
-        const __m512 a = _mm512_add_ps(x0, x1);
-        const __m512 b = _mm512_sub_ps(x0, x1);
-        const __m512 c = _mm512_add_ps(x2, x3);
-        const __m512 d = _mm512_sub_ps(x2, x3);
-        _mm512_store_ps(at, _mm512_add_ps(a, c));
-        _mm512_store_ps(at + step, _mm512_add_ps(b, d));
-        _mm512_store_ps(at + 2 * step, _mm512_sub_ps(a, c));
-        _mm512_store_ps(at + 3 * step, _mm512_sub_ps(b, d));
-      }
+/// Whether no interval [(k - 1/2) / 4, (k + 1/2) / 4] holds two boundaries of a grid and all lie in
+/// (-3.75, 3.75): what `CellTable` needs.
+[[nodiscard]] constexpr bool cells_are_separate(int bits) {
+  const IntegerGrid grid = integer_grid(bits);
+  double last = -3.75;
+  for (unsigned code = 0; code + 1 < 1U << static_cast<unsigned>(bits); ++code) {
+    const double boundary = 0.5 * grid.step * (grid.level(code) + grid.level(code + 1));
+    if (boundary - last <= 0.2501 || boundary >= 3.75) {
+      return false;
     }
+    last = boundary;
   }
-  for (; width < size; width *= 2) {
-    for (std::size_t group = 0; group < size; group += 2 * width) {
-      for (std::size_t i = group; i < group + width; ++i) {
-        float* at = x + 16 * i;
-        const __m512 x0 = _mm512_load_ps(at);
-        const __m512 x1 = _mm512_load_ps(at + 16 * width);
-        _mm512_store_ps(at, _mm512_add_ps(x0, x1));
-        _mm512_store_ps(at + 16 * width, _mm512_sub_ps(x0, x1));
-      }
+  return true;
+}
+static_assert(cells_are_separate(2) && cells_are_separate(3) && cells_are_separate(4));
+
+/// Codes by one look-up and one comparison: per interval around k / 4 the boundary that may lie in
+/// it and the number of boundaries below it. Entry k modulo 32.
+struct CellTable {
+  __m512 boundary[2];
+  __m512i below[2];
+};
+
+TURBOQUANT_AVX512_INLINE CellTable cell_table(const KernelCodebook& codebook) noexcept {
+  const __m512 lane = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  CellTable table;
+  TURBOQUANT_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const __m512 edge = _mm512_mul_ps(_mm512_sub_ps(lane, _mm512_set1_ps(half == 0 ? 0.5F : 16.5F)),
+                                      _mm512_set1_ps(0.25F));
+    __m512 boundary = _mm512_set1_ps((std::numeric_limits<float>::max)());
+    __m512i below = _mm512_setzero_si512();
+    for (int j = (1 << codebook.bits) - 2; j >= 0; --j) {
+      const __m512 candidate = _mm512_set1_ps(codebook.boundaries[j]);
+      const __mmask16 lower = _mm512_cmp_ps_mask(candidate, edge, _CMP_LT_OQ);
+      below = _mm512_mask_add_epi32(below, lower, below, _mm512_set1_epi32(1));
+      boundary = _mm512_mask_mov_ps(candidate, lower, boundary);
     }
+    table.boundary[half] = boundary;
+    table.below[half] = below;
   }
+  return table;
 }
 
-TURBOQUANT_AVX512_INLINE void scale_16(float* x, std::size_t size, float factor) noexcept {
-  for (std::size_t i = 0; i < 16 * size; i += 16) {
-    _mm512_store_ps(x + i, _mm512_mul_ps(_mm512_load_ps(x + i), _mm512_set1_ps(factor)));
+/// Codes and levels of `vector * factor`; see `search_cells`.
+TURBOQUANT_AVX512 inline void search_16(const KernelCodebook& codebook, const float* factor,
+                                        std::size_t dim, EncoderScratch<16>& scratch) noexcept {
+  const CellTable table = cell_table(codebook);
+  const __m512 levels = _mm512_maskz_loadu_ps(
+      static_cast<__mmask16>((1U << (1U << static_cast<unsigned>(codebook.bits))) - 1U),
+      codebook.levels);
+  // Packing leaves byte 16 l + 4 d + k for dimension d of lane 4 l + k.
+  alignas(64) std::uint8_t order[64];
+  for (unsigned i = 0; i < 64; ++i) {
+    order[i] = static_cast<std::uint8_t>(i % 16 / 4 * 16 + i / 16 * 4 + i % 4);
   }
-}
-
-/// Codes and levels of a codebook of 2 * Half levels; see `search_cells`.
-template <int Half>
-TURBOQUANT_AVX512 void search_16(const KernelCodebook& codebook, const float* factor,
-                                 std::size_t dim, EncoderScratch<16>& scratch) noexcept {
-  __m512i boundary[Half];
-  __m512i level[Half];
-  for (int j = 0; j < Half; ++j) {
-    level[j] = _mm512_castps_si512(_mm512_set1_ps(codebook.levels[Half + j]));
-    boundary[j] = j + 1 < Half ? _mm512_castps_si512(_mm512_set1_ps(codebook.boundaries[Half + j]))
-                               : level[j];
-  }
+  const __m512i byte_order = _mm512_load_si512(order);
   const __m512 factors = _mm512_loadu_ps(factor);
-  for (std::size_t i = 0; i < dim; ++i) {
-    const __m512 scaled = _mm512_add_ps(
-        _mm512_mul_ps(_mm512_load_ps(scratch.vector + 16 * i), factors), _mm512_setzero_ps());
-    const __m512i bits = _mm512_castps_si512(scaled);
-    const __m512i negative = _mm512_srai_epi32(bits, 31);
-    const __m512i magnitude =
-        _mm512_add_epi32(_mm512_and_si512(bits, _mm512_set1_epi32(0x7FFFFFFF)),
-                         _mm512_add_epi32(negative, _mm512_set1_epi32(1)));
-    __m512i picked = level[0];
-    __m512i code = _mm512_setzero_si512();
+  const __m512i one = _mm512_set1_epi32(1);
+  for (std::size_t i = 0; i < dim; i += 4) {
+    __m512i code[4];
     TURBOQUANT_UNROLL
-    for (int j = 0; j + 1 < Half; ++j) {
-      const __mmask16 reached = _mm512_cmpgt_epi32_mask(magnitude, boundary[j]);
-      picked = _mm512_mask_mov_epi32(picked, reached, level[j + 1]);
-      code = _mm512_mask_mov_epi32(code, reached, _mm512_set1_epi32(j + 1));
+    for (std::size_t k = 0; k < 4; ++k) {
+      const __m512 scaled = _mm512_mul_ps(_mm512_load_ps(scratch.vector + 16 * (i + k)), factors);
+      // The smaller magnitude, with the sign of the first.
+      const __m512 bounded = _mm512_range_ps(scaled, _mm512_set1_ps(3.75F), 0x02);
+      // The sum's lowest bits are the nearest integer.
+      const __m512i cell = _mm512_castps_si512(
+          _mm512_fmadd_ps(bounded, _mm512_set1_ps(4.0F), _mm512_set1_ps(0x1.8p23F)));
+      const __m512 boundary = _mm512_permutex2var_ps(table.boundary[0], cell, table.boundary[1]);
+      const __m512i below = _mm512_permutex2var_epi32(table.below[0], cell, table.below[1]);
+      const __mmask16 reached = _mm512_cmp_ps_mask(scaled, boundary, _CMP_GE_OQ);
+      code[k] = _mm512_mask_add_epi32(below, reached, below, one);
+      _mm512_store_ps(scratch.levels + 16 * (i + k), _mm512_permutexvar_ps(code[k], levels));
     }
-    const __m512i sign = _mm512_slli_epi32(negative, 31);
-    code = _mm512_add_epi32(_mm512_xor_si512(code, negative), _mm512_set1_epi32(Half));
-    _mm512_store_ps(scratch.levels + 16 * i, _mm512_castsi512_ps(_mm512_or_si512(picked, sign)));
-    _mm_store_si128(reinterpret_cast<__m128i*>(scratch.codes + 16 * i), _mm512_cvtepi32_epi8(code));
+    const __m512i bytes = _mm512_packus_epi16(_mm512_packus_epi32(code[0], code[1]),
+                                              _mm512_packus_epi32(code[2], code[3]));
+    _mm512_store_si512(scratch.codes + 16 * i, _mm512_permutexvar_epi8(byte_order, bytes));
   }
 }
 
-/// Codes of 8 lanes; `close` collects the lanes with a number near a border between two codes. See
-/// `group_codes`.
-TURBOQUANT_AVX512_INLINE __m256i group_codes_8(__m256 x, __m512d zero, __m512d inverse,
-                                               __m512d highest, __mmask8& close) noexcept {
-  const __m512d margin = _mm512_set1_pd(0x1p-40);
-  const __m512d steps =
-      _mm512_fmadd_pd(_mm512_sub_pd(_mm512_cvtps_pd(x), zero), inverse, _mm512_set1_pd(0.5));
-  const __m512d bounded = _mm512_min_pd(_mm512_max_pd(steps, _mm512_setzero_pd()), highest);
-  const __m512d whole = _mm512_roundscale_pd(bounded, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
-  const __m512d rest = _mm512_sub_pd(bounded, whole);
-  const __mmask8 inside = _mm512_cmp_pd_mask(bounded, _mm512_setzero_pd(), _CMP_GT_OQ) &
-                          _mm512_cmp_pd_mask(bounded, highest, _CMP_LT_OQ);
-  const __mmask8 low = _mm512_mask_cmp_pd_mask(inside, rest, margin, _CMP_LT_OQ);
-  const __mmask8 high =
-      _mm512_cmp_pd_mask(rest, _mm512_sub_pd(_mm512_set1_pd(1.0), margin), _CMP_GT_OQ);
-  close = static_cast<__mmask8>(close | low | high);
-  return _mm512_cvttpd_epi32(whole);
+/// `ordered_dot_lanes`: 16 interleaved sums, each in order.
+TURBOQUANT_AVX512 inline void dot_16(const float* a, const float* b, std::size_t count,
+                                     double* out) noexcept {
+  __m512d sums[16][2];
+  for (std::size_t first = 0; first < 16; ++first) {
+    __m512d low = _mm512_setzero_pd();
+    __m512d high = _mm512_setzero_pd();
+    for (std::size_t i = 16 * first; i < 16 * count; i += 256) {
+      low = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm256_load_ps(a + i)),
+                            _mm512_cvtps_pd(_mm256_load_ps(b + i)), low);
+      high = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm256_load_ps(a + i + 8)),
+                             _mm512_cvtps_pd(_mm256_load_ps(b + i + 8)), high);
+    }
+    sums[first][0] = low;
+    sums[first][1] = high;
+  }
+  for (std::size_t half = 8; half > 0; half /= 2) {
+    for (std::size_t i = 0; i < half; ++i) {
+      sums[i][0] = _mm512_add_pd(sums[i][0], sums[i + half][0]);
+      sums[i][1] = _mm512_add_pd(sums[i][1], sums[i + half][1]);
+    }
+  }
+  _mm512_storeu_pd(out, sums[0][0]);
+  _mm512_storeu_pd(out + 8, sums[0][1]);
 }
 
-/// The heavy steps of an encoder with one token per lane of a 512-bit register.
-struct EncodeSteps : PortableEncodeSteps<16> {
-  TURBOQUANT_AVX512 static void forward(const HadamardTransform& rotation,
+/// 2^exponent in every lane, -126 <= exponent <= 127.
+TURBOQUANT_AVX512_INLINE __m512 powers_of_two(__m512i exponent) noexcept {
+  return _mm512_castsi512_ps(
+      _mm512_slli_epi32(_mm512_add_epi32(exponent, _mm512_set1_epi32(127)), 23));
+}
+
+/// `normalise_lanes`.
+TURBOQUANT_AVX512 inline void normalise_16(std::size_t dim, EncoderScratch<16>& scratch) noexcept {
+  const __m512i no_sign = _mm512_set1_epi32(0x7FFFFFFF);
+  __m512i largest = _mm512_setzero_si512();
+  for (std::size_t i = 0; i < 16 * dim; i += 16) {
+    largest =
+        _mm512_max_epu32(largest, _mm512_and_si512(_mm512_load_si512(scratch.vector + i), no_sign));
+  }
+  const __mmask16 zero = _mm512_cmpeq_epi32_mask(largest, _mm512_setzero_si512());
+  const __m512i exponent =
+      _mm512_mask_sub_epi32(_mm512_setzero_si512(), static_cast<__mmask16>(~zero),
+                            _mm512_srli_epi32(largest, 23), _mm512_set1_epi32(127));
+  if (_mm512_cmplt_epi32_mask(exponent, _mm512_set1_epi32(-60)) != 0) {
+    normalise_lanes<16>(dim, scratch);
+    return;
+  }
+  _mm512_storeu_si512(scratch.exponent, exponent);
+  const __m512i negated = _mm512_sub_epi32(_mm512_setzero_si512(), exponent);
+  // Halved towards zero.
+  const __m512i half =
+      _mm512_srai_epi32(_mm512_add_epi32(negated, _mm512_srli_epi32(negated, 31)), 1);
+  const __m512 first = powers_of_two(half);
+  const __m512 second = powers_of_two(_mm512_sub_epi32(negated, half));
+  const __m512i least = _mm512_set1_epi32((127 - 64) << 23);
+  for (std::size_t i = 0; i < 16 * dim; i += 16) {
+    const __m512 x =
+        _mm512_mul_ps(_mm512_mul_ps(_mm512_load_ps(scratch.vector + i), first), second);
+    const __mmask16 kept =
+        _mm512_cmpge_epi32_mask(_mm512_and_si512(_mm512_castps_si512(x), no_sign), least);
+    _mm512_store_ps(scratch.vector + i, _mm512_maskz_mov_ps(kept, x));
+  }
+  dot_16(scratch.vector, scratch.vector, dim, scratch.squared);
+}
+
+/// `code_factors`.
+TURBOQUANT_AVX512 inline void factors_16(std::size_t dim, const EncoderScratch<16>& scratch,
+                                         float* factor) noexcept {
+  for (std::size_t lane = 0; lane < 16; lane += 8) {
+    const __m512d squared = _mm512_loadu_pd(scratch.squared + lane);
+    const __m512d root =
+        _mm512_sqrt_pd(_mm512_div_pd(squared, _mm512_set1_pd(static_cast<double>(dim))));
+    const __mmask8 positive = _mm512_cmp_pd_mask(squared, _mm512_setzero_pd(), _CMP_GT_OQ);
+    const __m512d inverse = _mm512_maskz_div_pd(positive, _mm512_set1_pd(1.0), root);
+    _mm256_storeu_ps(factor + lane, _mm512_cvtpd_ps(inverse));
+  }
+}
+
+/// `code_scales`.
+TURBOQUANT_AVX512 inline void scales_16(std::size_t dim, ScaleRule rule, const double* projection,
+                                        const double* level_squared,
                                         EncoderScratch<16>& scratch) noexcept {
-    float* x = scratch.vector;
-    for (std::size_t round = 0; round < rotation.rounds; ++round) {
-      const float* sign = rotation.signs + round * rotation.dim;
-      const std::uint32_t* source =
-          rotation.source == nullptr ? nullptr : rotation.source + round * rotation.dim;
-      const float* from = x;
-      if (source != nullptr) {
-        for (std::size_t i = 0; i < 16 * rotation.dim; i += 16) {
-          _mm512_store_ps(scratch.spare + i, _mm512_load_ps(x + i));
-        }
-        from = scratch.spare;
-      }
-      for (std::size_t i = 0; i < rotation.dim; ++i) {
-        const __m512 in = _mm512_load_ps(from + 16 * (source == nullptr ? i : source[i]));
-        _mm512_store_ps(x + 16 * i, _mm512_mul_ps(in, _mm512_set1_ps(sign[i])));
-      }
-      if (source == nullptr) {
-        walsh_hadamard_16(x, rotation.dim);
-        continue;
-      }
-      float* at = x;
-      for (std::size_t rest = rotation.dim; rest > 0;) {
-        const std::size_t block = hadamard_block(rotation.dim, rest);
-        walsh_hadamard_16(at, block);
-        scale_16(at, block, static_cast<float>(hadamard_factor(block, 1)));
-        at += 16 * block;
-        rest -= block;
-      }
+  for (std::size_t lane = 0; lane < 16; lane += 8) {
+    const __m512d squared = _mm512_loadu_pd(scratch.squared + lane);
+    const __m512d projected = _mm512_loadu_pd(projection + lane);
+    const __m512d levels = _mm512_loadu_pd(level_squared + lane);
+    const __mmask8 positive = _mm512_cmp_pd_mask(squared, _mm512_setzero_pd(), _CMP_GT_OQ);
+    __m512d scale = _mm512_setzero_pd();
+    switch (rule) {
+      case ScaleRule::plain:
+        scale = _mm512_sqrt_pd(_mm512_div_pd(squared, _mm512_set1_pd(static_cast<double>(dim))));
+        break;
+      case ScaleRule::unit: scale = _mm512_sqrt_pd(_mm512_div_pd(squared, levels)); break;
+      case ScaleRule::least_squares: scale = _mm512_div_pd(projected, levels); break;
+      case ScaleRule::unbiased: scale = _mm512_maskz_div_pd(positive, squared, projected); break;
     }
-    if (rotation.source == nullptr) {
-      scale_16(x, rotation.dim, static_cast<float>(hadamard_factor(rotation.dim, rotation.rounds)));
+    const __m512d exponent = _mm512_cvtepi32_pd(
+        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(scratch.exponent + lane)));
+    scale = _mm512_scalef_pd(scale, exponent);
+    // `stored_scale`.
+    const __mmask8 stored = _mm512_cmp_pd_mask(scale, _mm512_setzero_pd(), _CMP_GT_OQ);
+    scale = _mm512_min_pd(_mm512_max_pd(scale, _mm512_set1_pd(double{float16_min_subnormal})),
+                          _mm512_set1_pd(double{float16_max}));
+    const __m256 rounded = _mm512_cvtpd_ps(_mm512_maskz_mov_pd(stored, scale));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(scratch.scale + lane),
+                     _mm256_cvtps_ph(rounded, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+}
+
+/// `a | b << Shift`.
+template <unsigned Shift>
+TURBOQUANT_AVX512_INLINE __m512i join(__m512i a, __m512i b) noexcept {
+  return _mm512_or_si512(a, _mm512_slli_epi32(b, Shift));
+}
+
+/// `store_key_codes` of whole words of 32 dimensions; returns the dimensions that it took.
+TURBOQUANT_AVX512 inline std::size_t store_key_words(const KeySection& section,
+                                                     const std::uint8_t* codes, LaneSlots lanes,
+                                                     unsigned char* tile) noexcept {
+  constexpr std::size_t row_bytes = 4 * TileFormat::tokens;
+  const auto mask = static_cast<__mmask16>((1U << lanes.count) - 1U);
+  // Byte 16 d + l, dimension d of lane l, becomes byte d of dword l.
+  alignas(64) std::uint8_t order[64];
+  for (unsigned i = 0; i < 64; ++i) {
+    order[i] = static_cast<std::uint8_t>(i % 4 * 16 + i / 4);
+  }
+  const __m512i byte_order = _mm512_load_si512(order);
+  std::size_t d = 0;
+  for (; d + 32 <= section.dim; d += 32) {
+    __m512i nibbles[4];
+    TURBOQUANT_UNROLL
+    for (std::size_t k = 0; k < 4; ++k) {
+      const std::uint8_t* at = codes + 16 * (d + 8 * k);
+      const __m512i low = _mm512_permutexvar_epi8(byte_order, _mm512_load_si512(at));
+      const __m512i high = _mm512_permutexvar_epi8(byte_order, _mm512_load_si512(at + 64));
+      nibbles[k] = _mm512_or_si512(low, _mm512_slli_epi32(high, 4));
+    }
+    unsigned char* rows =
+        tile + section.offset + d / 32 * section.width * row_bytes + 4 * lanes.slot;
+    if (section.width == 1) {
+      nibbles[0] = join<2>(join<1>(nibbles[0], nibbles[1]), join<1>(nibbles[2], nibbles[3]));
+    } else if (section.width == 2) {
+      nibbles[0] = join<2>(nibbles[0], nibbles[1]);
+      nibbles[1] = join<2>(nibbles[2], nibbles[3]);
+    } else if (section.width == 3) {
+      const __m512i low_bits = _mm512_set1_epi32(0x11111111);
+      const __m512i second = _mm512_srli_epi32(nibbles[3], 1);
+      const __m512i third = _mm512_srli_epi32(nibbles[3], 2);
+      nibbles[0] = join<3>(nibbles[0], _mm512_and_si512(nibbles[3], low_bits));
+      nibbles[1] = join<3>(nibbles[1], _mm512_and_si512(second, low_bits));
+      nibbles[2] = join<3>(nibbles[2], _mm512_and_si512(third, low_bits));
+    }
+    for (std::size_t row = 0; row < section.width; ++row) {
+      _mm512_mask_storeu_epi32(rows + row * row_bytes, mask, nibbles[row]);
     }
   }
+  return d;
+}
 
-  TURBOQUANT_AVX512 static void search(const KernelCodebook& codebook, const float* factor,
-                                       std::size_t dim, EncoderScratch<16>& scratch) noexcept {
-    switch (codebook.bits) {
-      case 2: return search_16<2>(codebook, factor, dim, scratch);
-      case 3: return search_16<4>(codebook, factor, dim, scratch);
-      default: return search_16<8>(codebook, factor, dim, scratch);
-    }
+/// The steps of an encoder with one token per lane of a 512-bit register.
+struct EncodeSteps : PortableEncodeSteps<16> {
+  static void load(const RowView& rows, int head, std::size_t first, std::size_t count,
+                   std::size_t dim, Scratch& scratch) noexcept {
+    load_lanes(rows, head, first, count, dim, scratch.vector);
   }
-
-  TURBOQUANT_AVX512 static void range(const float* x, std::size_t size, float* lowest,
-                                      float* highest) noexcept {
-    __m512 low = _mm512_load_ps(x);
-    __m512 high = low;
-    for (std::size_t i = 1; i < size; ++i) {
-      const __m512 value = _mm512_load_ps(x + 16 * i);
-      low = _mm512_min_ps(value, low);
-      high = _mm512_max_ps(value, high);
-    }
-    _mm512_storeu_ps(lowest, low);
-    _mm512_storeu_ps(highest, high);
+  static void normalise(std::size_t dim, Scratch& scratch) noexcept { normalise_16(dim, scratch); }
+  static void forward(const HadamardTransform& rotation, Scratch& scratch) noexcept {
+    forward_16(rotation, scratch.vector, scratch.spare);
   }
-
-  TURBOQUANT_AVX512 static void group_codes(const float* x, std::size_t size, const double* zero,
-                                            const double* divisor, int top,
-                                            std::uint8_t* codes) noexcept {
-    const __m512d zeros[2] = {_mm512_loadu_pd(zero), _mm512_loadu_pd(zero + 8)};
-    const __m512d one = _mm512_set1_pd(1.0);
-    const __m512d inverses[2] = {_mm512_div_pd(one, _mm512_loadu_pd(divisor)),
-                                 _mm512_div_pd(one, _mm512_loadu_pd(divisor + 8))};
-    const __m512d highest = _mm512_set1_pd(static_cast<double>(top));
-    __mmask8 close[2] = {0, 0};
-    for (std::size_t i = 0; i < size; ++i) {
-      const float* at = x + 16 * i;
-      const __m256i low =
-          group_codes_8(_mm256_load_ps(at), zeros[0], inverses[0], highest, close[0]);
-      const __m256i high =
-          group_codes_8(_mm256_load_ps(at + 8), zeros[1], inverses[1], highest, close[1]);
-      const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + 16 * i), _mm512_cvtepi32_epi8(both));
+  static void factors(std::size_t dim, const Scratch& scratch, float* factor) noexcept {
+    factors_16(dim, scratch, factor);
+  }
+  static void search(const KernelCodebook& codebook, const float* factor, std::size_t dim,
+                     Scratch& scratch) noexcept {
+    search_16(codebook, factor, dim, scratch);
+  }
+  static void dot(const float* a, const float* b, std::size_t count, double* out) noexcept {
+    dot_16(a, b, count, out);
+  }
+  static void scales(std::size_t dim, ScaleRule rule, const double* projection,
+                     const double* level_squared, Scratch& scratch) noexcept {
+    scales_16(dim, rule, projection, level_squared, scratch);
+  }
+  static void store_keys(const KeySection& section, const std::uint8_t* codes, LaneSlots lanes,
+                         PlainWords words, unsigned char* tile) noexcept {
+    const std::size_t stored = section.width < 8 ? store_key_words(section, codes, lanes, tile) : 0;
+    store_key_codes<16>(section, codes, lanes, words, tile, stored / 8);
+  }
+  static bool grouped_rows(const TileFormat& format, const RowView& rows, int head,
+                           std::size_t first, LaneSlots lanes, unsigned char* tile) noexcept {
+    if (lanes.count != 16 || format.value_group % 16 != 0) {
+      return false;
     }
-    for (std::size_t lane = 0; lane < 16; ++lane) {
-      if (((static_cast<unsigned>(close[lane / 8]) >> (lane % 8)) & 1U) != 0) {
-        for (std::size_t i = 0; i < size; ++i) {
-          const double distance = static_cast<double>(x[16 * i + lane]) - zero[lane];
-          codes[16 * i + lane] =
-              static_cast<std::uint8_t>(value_code(distance, divisor[lane], top));
-        }
-      }
-    }
+    encode_grouped_16(format, rows, head, first, lanes.slot, tile);
+    return true;
   }
 };
 
-TURBOQUANT_AVX512_FLATTEN inline void encode(const TileTables& tables,
-                                             const EncodeArguments& in) noexcept {
+inline void encode(const TileTables& tables, const EncodeArguments& in) noexcept {
   encode_slots<EncodeSteps>(tables, in);
 }
 
