@@ -26,6 +26,7 @@
 #include <turboquant/cache/ring_buffer.hpp>
 #include <turboquant/cache/tile_storage.hpp>
 #include <turboquant/cache/token_rows.hpp>
+#include <turboquant/device/arch/float8_query.hpp>
 #include <turboquant/device/arch/host_operations.hpp>
 #include <turboquant/device/arch/host_portable.hpp>
 #include <turboquant/device/arch/int8_query.hpp>

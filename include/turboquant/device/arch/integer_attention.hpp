@@ -155,7 +155,13 @@ void attend_integer(const TileTables& tables, const TileArguments& in,
       Arch::dot(rows, precision.limbs, section, tile, columns, ahead, dots);
       Arch::scale(rows, precision.limbs, dots, columns, tile + scales_offset, add, block);
     };
-    score(key_codes(format), in.query, format.key_scales_offset(), false);
+    if (format.key_codec == KeyCodec::float8) {
+      Arch::dot_float8(rows, format, tile,
+                       reinterpret_cast<const float*>(in.query) + first * format.key_dim, ahead,
+                       block);
+    } else {
+      score(key_codes(format), in.query, format.key_scales_offset(), false);
+    }
     if (format.key_codec == KeyCodec::inner_product) {
       score(key_signs(format), in.query + int8_query_bytes(in.rows, format.key_dim),
             format.residual_scales_offset(), true);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <turboquant/device/arch/float8_query.hpp>
 #include <turboquant/device/arch/host_operations.hpp>
 #include <turboquant/device/arch/x86_avx2_scores.hpp>
 #include <turboquant/device/arch/x86_avx2_values.hpp>
@@ -41,6 +42,15 @@ struct Steps {
   static void scale(int rows, int limbs, const BlockDots& dots, const Int8Block& query,
                     const unsigned char* scales, bool add, BlockLogits& out) noexcept {
     scale_dots(rows, limbs, dots, query, scales, add, out);
+  }
+
+  static void dot_float8(int rows, const TileFormat& format, const unsigned char* tile,
+                         const float* query, std::ptrdiff_t ahead, BlockLogits& out) noexcept {
+    switch (rows) {
+      case 1: return avx2::dot_float8<1>(format, tile, query, ahead, out);
+      case 2: return avx2::dot_float8<2>(format, tile, query, ahead, out);
+      default: return avx2::dot_float8<4>(format, tile, query, ahead, out);
+    }
   }
 
   /// Invisible slots to -infinity, the others through the soft cap.
@@ -137,23 +147,7 @@ TURBOQUANT_AVX2_FLATTEN inline void attend_exact_rows(const RowArguments& in) no
   attend_rows(in);
 }
 
-TURBOQUANT_AVX2_FLATTEN inline void attend_float(const TileTables& tables,
-                                                 const TileArguments& in) noexcept {
-  PortableAttention::attend(tables, in);
-}
-
 [[nodiscard]] inline HostAttention attention(const TileFormat& format, Exactness exactness) {
-  if (format.key_codec == KeyCodec::float8) {
-    using Operations = PortableAttention;
-    return {"float",
-            Operations::query_bytes,
-            Operations::state_bytes,
-            Operations::prepare,
-            Operations::reset,
-            attend_float,
-            Operations::finish,
-            attend_exact_rows};
-  }
   HostAttention chosen{"8-bit query, 16-bit weights",
                        integer_query_bytes,
                        lane_state_bytes,
@@ -167,6 +161,11 @@ TURBOQUANT_AVX2_FLATTEN inline void attend_float(const TileTables& tables,
     chosen.name = "16-bit query, 16-bit weights";
     chosen.prepare = prepare_integer<2, true>;
     chosen.attend = attend<2>;
+  }
+  if (format.key_codec == KeyCodec::float8) {
+    chosen.name = "float query, 16-bit weights";
+    chosen.query_bytes = float8_query_bytes;
+    chosen.prepare = prepare_float8;
   }
   return chosen;
 }

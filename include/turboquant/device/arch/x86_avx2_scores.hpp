@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #if TURBOQUANT_X86
 
@@ -162,6 +163,57 @@ TURBOQUANT_AVX2 inline void scale_dots(int rows, int limbs, const BlockDots& dot
         logit = _mm256_add_ps(logit, _mm256_load_ps(out.logits[r] + token));
       }
       _mm256_store_ps(out.logits[r] + token, logit);
+    }
+  }
+}
+
+/// Two bytes of e4m3, the upper ones of 16 bits, as halves of 2^-8 times the number.
+TURBOQUANT_AVX2_INLINE __m256i float8_halves(__m256i x) noexcept {
+  const __m256i sign = _mm256_and_si256(x, _mm256_set1_epi16(static_cast<short>(0x8000)));
+  return _mm256_or_si256(sign,
+                         _mm256_and_si256(_mm256_srli_epi16(x, 1), _mm256_set1_epi16(0x3F80)));
+}
+
+/// Logits of `Rows` rows with fp8 keys, in float; see `prepare_float8`.
+/// @param query (Rows, key_dim)
+template <int Rows>
+TURBOQUANT_AVX2 void dot_float8(const TileFormat& format, const unsigned char* tile,
+                                const float* query, std::ptrdiff_t ahead,
+                                BlockLogits& out) noexcept {
+  constexpr std::size_t row = 4 * TileFormat::tokens;
+  const unsigned char* words = tile + format.key_codes_offset();
+  for (std::size_t first = 0; first < TileFormat::tokens; first += 8) {
+    __m256 sums[2][Rows];  // 4 tokens times two sums of every other dimension
+    TURBOQUANT_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      sums[0][r] = sums[1][r] = _mm256_setzero_ps();
+    }
+    for (int d = 0; d < format.key_dim; d += 4) {
+      const unsigned char* here = words + static_cast<std::size_t>(d / 4) * row + 4 * first;
+      if (ahead != 0 && first % 16 == 0) {
+        prefetch_bytes(here + ahead, 64);
+      }
+      const __m256i word = load_words(here);
+      TURBOQUANT_UNROLL
+      for (int pair = 0; pair < 2; ++pair) {
+        const __m256i halves = float8_halves(pair == 0 ? _mm256_slli_epi16(word, 8) : word);
+        const __m256 keys[2] = {_mm256_cvtph_ps(_mm256_castsi256_si128(halves)),
+                                _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
+        TURBOQUANT_UNROLL
+        for (int r = 0; r < Rows; ++r) {
+          std::int64_t numbers = 0;
+          std::memcpy(&numbers, query + r * format.key_dim + d + 2 * pair, sizeof(numbers));
+          const __m256 q = _mm256_castsi256_ps(_mm256_set1_epi64x(numbers));
+          sums[0][r] = _mm256_fmadd_ps(keys[0], q, sums[0][r]);
+          sums[1][r] = _mm256_fmadd_ps(keys[1], q, sums[1][r]);
+        }
+      }
+    }
+    TURBOQUANT_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      const __m256 both = _mm256_hadd_ps(sums[0][r], sums[1][r]);  // tokens 0 1 4 5 2 3 6 7
+      const __m256d ordered = _mm256_permute4x64_pd(_mm256_castps_pd(both), 0xD8);
+      _mm256_store_ps(out.logits[r] + first, _mm256_castpd_ps(ordered));
     }
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <turboquant/device/arch/float8_query.hpp>
 #include <turboquant/device/arch/host_operations.hpp>
 #include <turboquant/device/arch/x86_avx512_encode.hpp>
 #include <turboquant/device/arch/x86_avx512_scores.hpp>
@@ -39,6 +40,15 @@ struct Steps {
   static void scale(int rows, int limbs, const BlockDots& dots, const Int8Block& query,
                     const unsigned char* scales, bool add, BlockLogits& out) noexcept {
     scale_dots(rows, limbs, dots, query, scales, add, out);
+  }
+
+  static void dot_float8(int rows, const TileFormat& format, const unsigned char* tile,
+                         const float* query, std::ptrdiff_t ahead, BlockLogits& out) noexcept {
+    switch (rows) {
+      case 1: return avx512::dot_float8<1>(format, tile, query, ahead, out);
+      case 2: return avx512::dot_float8<2>(format, tile, query, ahead, out);
+      default: return avx512::dot_float8<4>(format, tile, query, ahead, out);
+    }
   }
 
   /// Invisible slots to -infinity, the others through the soft cap.
@@ -97,23 +107,7 @@ TURBOQUANT_AVX512_FLATTEN inline void attend_exact_rows(const RowArguments& in) 
   attend_rows(in);
 }
 
-TURBOQUANT_AVX512_FLATTEN inline void attend_float(const TileTables& tables,
-                                                   const TileArguments& in) noexcept {
-  PortableAttention::attend(tables, in);
-}
-
 [[nodiscard]] inline HostAttention attention(const TileFormat& format, Exactness exactness) {
-  if (format.key_codec == KeyCodec::float8) {
-    using Operations = PortableAttention;
-    return {"float",
-            Operations::query_bytes,
-            Operations::state_bytes,
-            Operations::prepare,
-            Operations::reset,
-            attend_float,
-            Operations::finish,
-            attend_exact_rows};
-  }
   HostAttention chosen{"8-bit query, 16-bit weights",
                        integer_query_bytes,
                        lane_state_bytes,
@@ -130,6 +124,12 @@ TURBOQUANT_AVX512_FLATTEN inline void attend_float(const TileTables& tables,
   } else if (exactness == Exactness::fast && format.value_codec == ValueCodec::grouped) {
     chosen.name = "8-bit query, 8-bit weights";
     chosen.attend = attend<1, false>;
+  }
+  if (format.key_codec == KeyCodec::float8) {
+    chosen.name = chosen.attend == attend<1, false> ? "float query, 8-bit weights"
+                                                    : "float query, 16-bit weights";
+    chosen.query_bytes = float8_query_bytes;
+    chosen.prepare = prepare_float8;
   }
   return chosen;
 }

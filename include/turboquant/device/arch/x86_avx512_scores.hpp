@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #if TURBOQUANT_X86
 TURBOQUANT_INTRINSICS_BEGIN
@@ -172,6 +173,73 @@ TURBOQUANT_AVX512 inline void scale_dots(int rows, int limbs, const BlockDots& d
         logit = _mm512_add_ps(logit, _mm512_load_ps(out.logits[r] + token));
       }
       _mm512_store_ps(out.logits[r] + token, logit);
+    }
+  }
+}
+
+/// Two bytes of e4m3, the upper ones of 16 bits, as halves of 2^-8 times the number.
+TURBOQUANT_AVX512_INLINE __m512i float8_halves(__m512i x) noexcept {
+  constexpr int select = 0xCA;  // first operand ? second : third
+  const __m512i shifted = _mm512_and_si512(_mm512_srli_epi16(x, 1), _mm512_set1_epi16(0x3F80));
+  return _mm512_ternarylogic_epi32(_mm512_set1_epi16(static_cast<short>(0x8000)), x, shifted,
+                                   select);
+}
+
+/// Logits of `Rows` rows with fp8 keys, in float; see `prepare_float8`.
+/// @param query (Rows, key_dim)
+template <int Rows>
+TURBOQUANT_AVX512 void dot_float8(const TileFormat& format, const unsigned char* tile,
+                                  const float* query, std::ptrdiff_t ahead,
+                                  BlockLogits& out) noexcept {
+  constexpr std::size_t row = 4 * TileFormat::tokens;
+  const unsigned char* words = tile + format.key_codes_offset();
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+  for (std::size_t first = 0; first < TileFormat::tokens; first += 32) {
+    __m512 sums[4][Rows];  // 8 tokens times two sums of every other dimension
+    TURBOQUANT_UNROLL
+    for (int u = 0; u < 4; ++u) {
+      TURBOQUANT_UNROLL
+      for (int r = 0; r < Rows; ++r) {
+        sums[u][r] = _mm512_setzero_ps();
+      }
+    }
+    for (int d = 0; d < format.key_dim; d += 4) {
+      const unsigned char* here = words + static_cast<std::size_t>(d / 4) * row + 4 * first;
+      if (ahead != 0) {
+        prefetch_bytes(here + ahead, 128);
+      }
+      const __m512i word[2] = {_mm512_loadu_si512(here), _mm512_loadu_si512(here + 64)};
+      TURBOQUANT_UNROLL
+      for (int pair = 0; pair < 2; ++pair) {
+        __m512 keys[4];
+        TURBOQUANT_UNROLL
+        for (int u = 0; u < 2; ++u) {
+          const __m512i halves = float8_halves(pair == 0 ? _mm512_slli_epi16(word[u], 8) : word[u]);
+          keys[2 * u] = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
+          keys[2 * u + 1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1));
+        }
+        TURBOQUANT_UNROLL
+        for (int r = 0; r < Rows; ++r) {
+          std::int64_t numbers = 0;
+          std::memcpy(&numbers, query + r * format.key_dim + d + 2 * pair, sizeof(numbers));
+          const __m512 q = _mm512_castsi512_ps(_mm512_set1_epi64(numbers));
+          TURBOQUANT_UNROLL
+          for (int u = 0; u < 4; ++u) {
+            sums[u][r] = _mm512_fmadd_ps(keys[u], q, sums[u][r]);
+          }
+        }
+      }
+    }
+    TURBOQUANT_UNROLL
+    for (int r = 0; r < Rows; ++r) {
+      TURBOQUANT_UNROLL
+      for (int u = 0; u < 4; u += 2) {
+        const __m512 a = _mm512_permutex2var_ps(sums[u][r], even, sums[u + 1][r]);
+        const __m512 b = _mm512_permutex2var_ps(sums[u][r], odd, sums[u + 1][r]);
+        _mm512_store_ps(out.logits[r] + first + 8 * static_cast<std::size_t>(u),
+                        _mm512_add_ps(a, b));
+      }
     }
   }
 }

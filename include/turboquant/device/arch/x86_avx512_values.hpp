@@ -56,9 +56,10 @@ TURBOQUANT_AVX512 inline void load_metadata(const TileFormat& format, const unsi
         tile + format.value_zeros_offset() + 2 * TileFormat::tokens * group;
     for (int i = 0; i < 4; ++i) {
       const auto lanes = static_cast<__mmask16>(valid >> (16 * i));
-      const __m512 scale = load_halves(scales + 32 * i, lanes);
+      // Signs follow from the parity of tokens, which `CodeTables` knows.
+      const __m512 scale = _mm512_abs_ps(load_halves(scales + 32 * i, lanes));
       _mm512_store_ps(out.scales[group] + 16 * i, scale);
-      largest = _mm512_max_ps(largest, _mm512_abs_ps(scale));
+      largest = _mm512_max_ps(largest, scale);
       if (grouped) {
         _mm512_store_ps(out.zeros[group] + 16 * i, load_halves(zeros + 32 * i, lanes));
       }
@@ -158,8 +159,8 @@ TURBOQUANT_AVX512 inline bool take_row(const TileFormat& format, const LaneState
     __m512i weights[4];
     TURBOQUANT_UNROLL
     for (int i = 0; i < 4; ++i) {
-      const __m512 scaled = _mm512_mul_ps(y[i], _mm512_load_ps(metadata.scales[group] + 16 * i));
-      weights[i] = _mm512_cvtps_epi32(_mm512_abs_ps(scaled));
+      weights[i] =
+          _mm512_cvtps_epi32(_mm512_mul_ps(y[i], _mm512_load_ps(metadata.scales[group] + 16 * i)));
     }
     pack_weights(width, int16_weights, weights, packed.dwords[group][block_row]);
     if (!codebook) {
