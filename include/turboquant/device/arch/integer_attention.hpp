@@ -22,9 +22,12 @@ struct IntegerPrecision {
 /// they hold.
 struct ValueMetadata {
   static constexpr std::size_t most_groups = 72;
-  alignas(64) float scales[most_groups][TileFormat::tokens];
-  alignas(64) float zeros[most_groups][TileFormat::tokens];
+  struct alignas(64) Group {
+    float scales[TileFormat::tokens];
+    float zeros[TileFormat::tokens];
+  };
   float largest_scale = 0;
+  Group groups[most_groups];
 };
 
 /// Weights of one block of rows as integers, in the order in which value words give up their codes:

@@ -98,8 +98,10 @@ TURBOQUANT_AVX2 void dot_columns(const KeySection& section, const unsigned char*
     const std::int32_t* q = query.dwords() + column;
     for (std::size_t group = 0; group < groups; ++group) {
       const unsigned char* here = words + group * width * TileFormat::tokens;
-      if (ahead != 0 && group % 4 == 0) {  // each pass over 16 tokens asks for its quarter
-        prefetch_bytes(here + ahead + width * 4 * first, width * TileFormat::tokens);
+      if (ahead != 0 && group % 4 < width) {  // each pass over 16 tokens asks for its quarter
+        prefetch_bytes(
+            words + ahead + (group / 4 * width + group % 4) * 4 * TileFormat::tokens + 4 * first,
+            64);
       }
       __m256i codes[2];
       if (group < in_words) {

@@ -65,11 +65,11 @@ TURBOQUANT_AVX2 inline void load_metadata(const TileFormat& format, const unsign
       const __m256 valid = lanes_between(token, first, end);
       const auto* at = reinterpret_cast<const __m128i*>(halves + 2 * token);
       const __m256 scale = _mm256_and_ps(valid, _mm256_cvtph_ps(_mm_loadu_si128(at)));
-      _mm256_store_ps(out.scales[group] + token, scale);
+      _mm256_store_ps(out.groups[group].scales + token, scale);
       largest = _mm256_max_ps(largest, _mm256_andnot_ps(_mm256_set1_ps(-0.0F), scale));
       if (grouped) {
         const auto* zeros = reinterpret_cast<const __m128i*>(halves + to_zeros + 2 * token);
-        _mm256_store_ps(out.zeros[group] + token,
+        _mm256_store_ps(out.groups[group].zeros + token,
                         _mm256_and_ps(valid, _mm256_cvtph_ps(_mm_loadu_si128(zeros))));
       }
     }
@@ -150,8 +150,8 @@ TURBOQUANT_AVX2 inline bool take_row(const TileFormat& format, const LaneState& 
     __m256i weights[8];
     TURBOQUANT_UNROLL
     for (int i = 0; i < 8; ++i) {
-      weights[i] =
-          _mm256_cvtps_epi32(_mm256_mul_ps(y[i], _mm256_load_ps(metadata.scales[group] + 8 * i)));
+      weights[i] = _mm256_cvtps_epi32(
+          _mm256_mul_ps(y[i], _mm256_load_ps(metadata.groups[group].scales + 8 * i)));
     }
     pack_int16(width, weights, packed.dwords[group][block_row]);
     if (codebook) {
@@ -163,8 +163,8 @@ TURBOQUANT_AVX2 inline bool take_row(const TileFormat& format, const LaneState& 
       __m256 zero[2] = {_mm256_loadu_ps(zeros), _mm256_loadu_ps(zeros + 8)};
       TURBOQUANT_UNROLL
       for (int i = 0; i < 8; ++i) {
-        zero[i % 2] =
-            _mm256_fmadd_ps(x[i], _mm256_load_ps(metadata.zeros[group] + 8 * i), zero[i % 2]);
+        zero[i % 2] = _mm256_fmadd_ps(x[i], _mm256_load_ps(metadata.groups[group].zeros + 8 * i),
+                                      zero[i % 2]);
       }
       _mm256_storeu_ps(zeros, zero[0]);
       _mm256_storeu_ps(zeros + 8, zero[1]);
@@ -245,8 +245,9 @@ TURBOQUANT_AVX2 void add_run(const ValueRun& run, const CodeTables& tables,
     sums[0][r] = sums[1][r] = _mm256_set1_epi32(start[r]);
   }
   for (std::size_t eighth = 0; eighth < 8; ++eighth, weights += 4) {
-    if (run.ahead != 0 && eighth % 4 == 0) {
-      prefetch_bytes(run.words + run.ahead + eighth / 4 * 64 * run.width, 64 * run.width);
+    if (run.ahead != 0 && eighth < run.width) {  // two rows of 16 dimensions
+      prefetch_bytes(run.words + run.ahead + 2 * eighth * run.stride, 64);
+      prefetch_bytes(run.words + run.ahead + (2 * eighth + 1) * run.stride, 64);
     }
     const __m256i first = load_eighth(run, eighth, 0, all);
     const __m256i second = load_eighth(run, eighth, 32, second_mask);

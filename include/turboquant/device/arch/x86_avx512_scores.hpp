@@ -127,11 +127,12 @@ TURBOQUANT_AVX512 void dot_columns(const KeySection& section, const unsigned cha
         to.sums[u][c] = _mm512_set1_epi32(query.start[c]);
       }
     }
+    const bool early = ahead != 0 && first == 0;
     const std::int32_t* q = query.dwords();
     for (std::size_t group = 0; group < groups; ++group, q += 2 * Columns) {
       const unsigned char* here = words + group * width * TileFormat::tokens;
-      if (ahead != 0 && first == 0) {
-        prefetch_bytes(here + ahead, width * TileFormat::tokens);
+      if (early && group % 4 < width) {
+        prefetch_row(words + ahead + (group / 4 * width + group % 4) * 4 * TileFormat::tokens);
       }
       __m512i codes[vectors];
       if (group < in_words) {

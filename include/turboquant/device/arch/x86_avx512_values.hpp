@@ -58,10 +58,10 @@ TURBOQUANT_AVX512 inline void load_metadata(const TileFormat& format, const unsi
       const auto lanes = static_cast<__mmask16>(valid >> (16 * i));
       // Signs follow from the parity of tokens, which `CodeTables` knows.
       const __m512 scale = _mm512_abs_ps(load_halves(scales + 32 * i, lanes));
-      _mm512_store_ps(out.scales[group] + 16 * i, scale);
+      _mm512_store_ps(out.groups[group].scales + 16 * i, scale);
       largest = _mm512_max_ps(largest, scale);
       if (grouped) {
-        _mm512_store_ps(out.zeros[group] + 16 * i, load_halves(zeros + 32 * i, lanes));
+        _mm512_store_ps(out.groups[group].zeros + 16 * i, load_halves(zeros + 32 * i, lanes));
       }
     }
   }
@@ -69,8 +69,7 @@ TURBOQUANT_AVX512 inline void load_metadata(const TileFormat& format, const unsi
 }
 
 /// The order in which one value word after another gives up the codes of four tokens at a time, as
-/// positions in what packing 64 dwords to bytes leaves: byte 16 l + 4 j + k is token 16 j + 4 l +
-/// k.
+/// positions in what `pack_weights` makes of 64 dwords before.
 struct WeightOrder {
   alignas(64) std::uint8_t nibbles[64];  ///< 8 tokens a word: the even ones, then the odd ones
   alignas(64) std::uint8_t pairs[64];    ///< 16 tokens a word: every fourth one
@@ -82,32 +81,32 @@ struct WeightOrder {
     }
   }
   static constexpr std::uint8_t position(unsigned token) noexcept {
-    return static_cast<std::uint8_t>(token % 16 / 4 * 16 + token / 16 * 4 + token % 4);
+    const unsigned vector = token / 16;
+    return static_cast<std::uint8_t>(token % 16 / 4 * 16 + vector % 2 * 8 + token % 4 * 2 +
+                                     vector / 2);
   }
 };
 inline constexpr WeightOrder weight_order;
 
-/// Magnitudes of weights as u8, saturated: a dword holds the four tokens whose codes one shift of a
-/// value word brings into its bytes. int16 weights give 16 dwords of low bytes, then 16 of high
-/// ones.
-/// @param width bits of a value code
+/// Weights as bytes: a dword holds the four tokens whose codes one shift of a value word brings
+/// into its bytes. int16 weights give 16 dwords of low bytes, then 16 of high ones.
+/// @param width   bits of a value code
+/// @param weights below 2^15 or 2^8
 TURBOQUANT_AVX512_INLINE void pack_weights(unsigned width, bool int16_weights,
                                            const __m512i (&weights)[4],
                                            std::int32_t* out) noexcept {
+  constexpr int select = 0xCA;  // first operand ? second : third
+  const __m512i low = _mm512_set1_epi16(255);
   const __m512i order = _mm512_load_si512(width == 2 ? weight_order.pairs : weight_order.nibbles);
   const __m512i first = _mm512_packus_epi32(weights[0], weights[1]);
   const __m512i second = _mm512_packus_epi32(weights[2], weights[3]);
+  const __m512i low_bytes =
+      _mm512_ternarylogic_epi32(low, first, _mm512_slli_epi16(second, 8), select);
+  _mm512_store_si512(out, _mm512_permutexvar_epi8(order, low_bytes));
   if (int16_weights) {
-    const __m512i low = _mm512_set1_epi16(255);
-    const __m512i low_bytes =
-        _mm512_packus_epi16(_mm512_and_si512(first, low), _mm512_and_si512(second, low));
     const __m512i high_bytes =
-        _mm512_packus_epi16(_mm512_srli_epi16(first, 8), _mm512_srli_epi16(second, 8));
-    _mm512_store_si512(out, _mm512_permutexvar_epi8(order, low_bytes));
+        _mm512_ternarylogic_epi32(low, _mm512_srli_epi16(first, 8), second, select);
     _mm512_store_si512(out + 16, _mm512_permutexvar_epi8(order, high_bytes));
-  } else {
-    const __m512i bytes = _mm512_packus_epi16(first, second);
-    _mm512_store_si512(out, _mm512_permutexvar_epi8(order, bytes));
   }
 }
 
@@ -159,8 +158,8 @@ TURBOQUANT_AVX512 inline bool take_row(const TileFormat& format, const LaneState
     __m512i weights[4];
     TURBOQUANT_UNROLL
     for (int i = 0; i < 4; ++i) {
-      weights[i] =
-          _mm512_cvtps_epi32(_mm512_mul_ps(y[i], _mm512_load_ps(metadata.scales[group] + 16 * i)));
+      weights[i] = _mm512_cvtps_epi32(
+          _mm512_mul_ps(y[i], _mm512_load_ps(metadata.groups[group].scales + 16 * i)));
     }
     pack_weights(width, int16_weights, weights, packed.dwords[group][block_row]);
     if (!codebook) {
@@ -168,7 +167,7 @@ TURBOQUANT_AVX512 inline bool take_row(const TileFormat& format, const LaneState
       __m512 zero = _mm512_loadu_ps(zeros);
       TURBOQUANT_UNROLL
       for (int i = 0; i < 4; ++i) {
-        zero = _mm512_fmadd_ps(x[i], _mm512_load_ps(metadata.zeros[group] + 16 * i), zero);
+        zero = _mm512_fmadd_ps(x[i], _mm512_load_ps(metadata.groups[group].zeros + 16 * i), zero);
       }
       _mm512_storeu_ps(zeros, zero);
     }
@@ -248,8 +247,8 @@ TURBOQUANT_AVX512 void add_run(const ValueRun& run, const CodeTables& tables,
     }
   }
   for (std::size_t eighth = 0; eighth < 8; ++eighth, weights += 2) {
-    if (run.ahead != 0 && eighth % 2 == 0) {
-      prefetch_bytes(run.words + run.ahead + eighth / 2 * 64 * run.width, 64 * run.width);
+    if (run.ahead != 0 && eighth < run.width) {
+      prefetch_row(run.words + run.ahead + 256 * eighth);
     }
     const __m512i first = load_eighth(run, eighth, 0, mask_first);
     const __m512i second = load_eighth(run, eighth, 64, mask_second);
