@@ -39,7 +39,7 @@ endfunction()
 #                 [LABELS <more>...])
 # Builds <name>_test.cpp of the calling folder and registers it as <folder>.<name> under the label
 # core, hf or turboquant, whichever of the linked targets needs most. A test whose target is left out of this
-# build is left out too.
+# build is left out too. The target turboquant_tests_<folder> builds all tests of a folder.
 function(turboquant_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN" "TIMEOUT" "SOURCES;LINK;LABELS")
   turboquant_links("${arg_LINK}" complete)
@@ -67,6 +67,10 @@ function(turboquant_test name)
   target_compile_definitions(
     ${target} PRIVATE TURBOQUANT_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests/data")
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+  if(NOT TARGET turboquant_tests_${area})
+    add_custom_target(turboquant_tests_${area})
+  endif()
+  add_dependencies(turboquant_tests_${area} ${target})
   add_test(NAME ${area}.${name} COMMAND ${target})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)

@@ -51,6 +51,18 @@ std::vector<turboquant::TileCodecOptions> formats() {
   return all;
 }
 
+/// Whether a store can be appended to a store.
+template <class S>
+concept can_append = requires(S& a, S& b) {
+  a.append(HostExec(), b);
+}
+|| requires(S& a, S& b) {
+  a.append(HostExec(), b.view(HostExec()));
+}
+|| requires(S& a, S& b) {
+  a.template append<float>(HostExec(), b.view(HostExec()));
+};
+
 }  // namespace
 
 TEST_CASE("an empty store answers everything") {
@@ -342,6 +354,198 @@ TEST_CASE(
   CHECK(pool->used_pages() == 4);
   append(first, tokens, 256, 300);
   CHECK(bytes_of(first) == direct(codec, 2, tokens, 300));
+}
+
+TEST_CASE("a view is right after pages have gone to another store and come from it") {
+  const Codec codec(codec_options(64, 64));
+  const std::size_t page = Store::page_bytes(codec.format(), 2, 64);
+  const auto ledger = std::make_shared<turboquant::MemoryLedger>();
+  const auto pool = std::make_shared<turboquant::PagePool<Kokkos::HostSpace>>(
+      ledger, turboquant::PagePoolOptions{.page_bytes = page, .slab_pages = 8});
+  const Tokens<float> tokens(5, 0, 400, {2, 64, 64});
+  const Tokens<float> others(6, 0, 400, {2, 64, 64});
+  Store first(codec, 2, {.block_size = 64}, ledger, pool);
+  Store second(codec, 2, {.block_size = 64}, ledger, pool);
+  append(first, others, 0, 320);
+  static_cast<void>(first.view(HostExec()));
+  // As many pages as before, but others, and no view in between.
+  first.truncate(HostExec(), 0);
+  append(second, others, 0, 100);
+  append(first, tokens, 0, 320);
+  CHECK(bytes_of(first) == direct(codec, 2, tokens, 320));
+  first.truncate(HostExec(), 128);
+  append(second, others, 100, 200);
+  append(first, tokens, 128, 320);
+  CHECK(bytes_of(first) == direct(codec, 2, tokens, 320));
+  CHECK(bytes_of(second) == direct(codec, 2, others, 200));
+}
+
+TEST_CASE("a store restarts at any position, with nothing of what was there before") {
+  const Codec codec(codec_options(64, 64));
+  const Tokens<float> tokens(5, 0, 600, {2, 64, 64});
+  for (const std::int64_t block : {0, 64, 256}) {
+    for (const std::int64_t position : {0, 1, 50, 64, 130, 300}) {
+      CAPTURE(block);
+      CAPTURE(position);
+      std::vector<std::vector<std::byte>> contents;
+      for (const std::uint64_t seed : {6U, 7U}) {
+        // Memory that comes back is full of other tokens.
+        const Tokens<float> others(seed, 0, 300, {2, 64, 64});
+        Store store(codec, 2, {.block_size = block});
+        append(store, others, 0, 300);
+        store.restart(position);
+        CHECK(store.num_tokens() == 0);
+        CHECK(store.begin() == position);
+        CHECK(store.tile_bytes() == 0);
+        append(store, tokens, position, position + 20);
+        append(store, tokens, position + 20, 400);
+        append(store, tokens, 400, 600);
+        const KVStoreView view = store.view(HostExec());
+        CHECK(view.begin == position);
+        CHECK(view.end == 600);
+        contents.push_back(bytes_of(store));
+        // Token 599 where the view says it is.
+        std::vector<float> key(64);
+        std::vector<float> scratch(128);
+        turboquant::decode_key(codec.tables(), cache_test::tile_of(view, codec.format(), 599, 1),
+                               (599 - view.page_position) % 64, key.data(), scratch.data());
+        Store alone(codec, 2);
+        append(alone, tokens, 599, 600);
+        std::vector<float> expected(64);
+        turboquant::decode_key(codec.tables(),
+                               cache_test::tile_of(alone.view(HostExec()), codec.format(), 0, 1), 0,
+                               expected.data(), scratch.data());
+        CHECK(key == expected);
+      }
+      CHECK(contents[0] == contents[1]);
+    }
+  }
+}
+
+TEST_CASE(
+    "stores of different codecs cannot be joined: only rows go in, and one codec makes them") {
+  // What a store takes is rows; there is no call that takes tiles or another store.
+  CHECK_FALSE(can_append<Store>);
+  CHECK_FALSE(std::is_copy_constructible_v<Store>);
+  CHECK_FALSE(std::is_copy_assignable_v<Store>);
+  // Formats of pages of equal size that mean different things may share a pool, never a tile.
+  const Codec wide_keys(codec_options(64, 64, 4, 2));
+  const Codec wide_values(codec_options(64, 64, 2, 4));
+  REQUIRE(wide_keys.format().bytes() == wide_values.format().bytes());
+  const auto ledger = std::make_shared<turboquant::MemoryLedger>();
+  const auto pool = std::make_shared<turboquant::PagePool<Kokkos::HostSpace>>(
+      ledger,
+      turboquant::PagePoolOptions{.page_bytes = Store::page_bytes(wide_keys.format(), 2, 64)});
+  const Tokens<float> tokens(5, 0, 300, {2, 64, 64});
+  Store keys(wide_keys, 2, {.block_size = 64}, ledger, pool);
+  Store values(wide_values, 2, {.block_size = 64}, ledger, pool);
+  for (std::int64_t done = 0; done < 300; done += 30) {
+    append(keys, tokens, done, done + 30);
+    append(values, tokens, done, done + 30);
+  }
+  CHECK(bytes_of(keys) == direct(wide_keys, 2, tokens, 300));
+  CHECK(bytes_of(values) == direct(wide_values, 2, tokens, 300));
+  CHECK(bytes_of(keys) != bytes_of(values));
+  // Options name everything that decides bytes, so that codecs can be told apart before rows are
+  // captured again.
+  const auto options = codec_options(80, 80);
+  for (auto other : {codec_options(80, 80, 4), codec_options(80, 80, 3, 3),
+                     codec_options(80, 80, 3, 4, 8), codec_options(96, 80)}) {
+    CHECK_FALSE(other == options);
+  }
+  auto grouped = options;
+  grouped.format.value_group = 40;
+  CHECK_FALSE(grouped == options);
+}
+
+TEST_CASE(
+    "codes do not depend on the size of a vector, and scales saturate instead of overflowing") {
+  const Codec codec(codec_options(64, 64));
+  const turboquant::KVShape shape{1, 64, 64};
+  const Tokens<float> tokens(5, 0, 2, shape);
+  const auto stored = [&](const auto& change) {
+    Tokens<float> changed(5, 0, 2, shape);
+    for (std::size_t i = 0; i < changed.keys.size(); ++i) {
+      changed.keys.data()[i] = change(tokens.keys.data()[i], i % 64);
+    }
+    Store store(codec, 1);
+    append(store, changed, 0, 2);
+    std::vector<float> key(64);
+    std::vector<float> scratch(128);
+    turboquant::decode_key(codec.tables(),
+                           cache_test::tile_of(store.view(HostExec()), codec.format(), 1, 0), 1,
+                           key.data(), scratch.data());
+    CHECK(std::all_of(key.begin(), key.end(), [](float x) { return std::isfinite(x); }));
+    auto bytes = bytes_of(store);
+    bytes.resize(codec.format().key_scales_offset());
+    return std::pair(bytes, key);
+  };
+  const auto plain = stored([](float x, std::size_t) { return x; });
+  for (const int power : {-120, -100, -60, -30, -3, 3, 10, 30, 60, 100, 120}) {
+    CAPTURE(power);
+    const auto scaled = stored([&](float x, std::size_t) { return std::ldexp(x, power); });
+    CHECK(scaled.first == plain.first);
+    for (std::size_t d = 0; d < 64; ++d) {
+      if (power == -3 || power == 3) {  // scales that halves hold
+        CHECK(scaled.second[d] == std::ldexp(plain.second[d], power));
+      }
+    }
+  }
+  // Subnormal inputs: the codes of the pattern; the smallest scale of 2^-24 bounds what comes back.
+  const auto pattern = [](float, std::size_t d) {
+    return float(d % 4 + 1) * (d % 2 ? -1.0F : 1.0F);
+  };
+  const auto normal = stored(pattern);
+  const auto subnormal =
+      stored([&](float x, std::size_t d) { return std::ldexp(pattern(x, d), -140); });
+  CHECK(subnormal.first == normal.first);
+  CHECK(std::all_of(subnormal.second.begin(), subnormal.second.end(),
+                    [](float x) { return std::fabs(x) < 1e-6F; }));
+  // Sums of squares beyond float, and single numbers near its limits.
+  static_cast<void>(stored([](float, std::size_t) { return 1e38F; }));
+  static_cast<void>(stored([](float, std::size_t d) { return d == 0 ? 3e19F : 4e19F; }));
+  static_cast<void>(stored([](float, std::size_t d) { return d == 0 ? 3e-23F : 0.0F; }));
+}
+
+TEST_CASE("constant and nearly constant value groups come back as they were") {
+  for (const int bits : {2, 3, 4}) {
+    for (const int group : {16, 32, 64}) {
+      auto options = codec_options(64, 64, 3, bits);
+      options.format.value_group = group;
+      const Codec codec(options);
+      const auto come_back = [&](const auto& value) {
+        Tokens<float> tokens(5, 0, 2, {1, 64, 64});
+        for (std::size_t i = 0; i < 128; ++i) {
+          tokens.values.data()[i] = value(i % 64);
+        }
+        Store store(codec, 1);
+        append(store, tokens, 0, 2);
+        std::vector<float> all(64);
+        std::vector<float> scratch(128);
+        const std::byte* tile = cache_test::tile_of(store.view(HostExec()), codec.format(), 0, 0);
+        turboquant::decode_value(codec.tables(), tile, 0, all.data(), scratch.data());
+        // Odd tokens are stored mirrored and come back the same.
+        std::vector<float> odd(64);
+        turboquant::decode_value(codec.tables(), tile, 1, odd.data(), scratch.data());
+        CHECK(odd == all);
+        return all;
+      };
+      for (const float c : {0.0F, -0.0F, 3.25F, -7.0F, 0.1F, 65504.0F, 1e-6F}) {
+        CAPTURE(c);
+        const float rounded = turboquant::float16::from_float(c).to_float();
+        for (const float x : come_back([&](std::size_t) { return c; })) {
+          CHECK(x == rounded);
+        }
+      }
+      for (const float x : come_back([](std::size_t d) { return d % 4 == 3 ? 1e-8F : 0.0F; })) {
+        CHECK(std::fabs(x) <= 6e-8F);
+      }
+      for (const float x :
+           come_back([](std::size_t d) { return d % 4 == 3 ? 100.0F + 0x1p-17F : 100.0F; })) {
+        CHECK(std::fabs(x - 100.0F) <= 0x1p-17F + 0.0313F);
+      }
+    }
+  }
 }
 
 TEST_CASE(

@@ -103,9 +103,40 @@ TEST_CASE("trim frees only allocations without a used page") {
   CHECK(pool.num_pages() == 4);
 }
 
+TEST_CASE("trim keeps as many pages as it is told, and the ledger follows by kind") {
+  const auto ledger = std::make_shared<MemoryLedger>();
+  Pool pool(ledger, {.page_bytes = 64, .slab_pages = 2});
+  pool.reserve(8);
+  CHECK(pool.num_pages() == 8);
+  pool.trim(6);
+  CHECK(pool.num_pages() == 8);  // one allocation, and its pages go together
+  for (int i = 0; i < 3; ++i) {
+    auto page = pool.acquire();
+    pool.reserve(pool.free_pages() + 2);
+  }
+  const std::size_t pages = pool.num_pages();
+  CHECK(pages > 8);
+  pool.trim(8);
+  CHECK(pool.num_pages() == 8);
+  CHECK(ledger->bytes(MemoryKind::pages) == 8 * 64);
+  CHECK(ledger->bytes(MemoryKind::exact) == 0);
+  pool.trim();
+  CHECK(ledger->bytes(MemoryKind::pages) == 0);
+  // Sizes that are no multiple of 64 are charged as they are allocated.
+  auto odd = turboquant::detail::allocate_bytes<Kokkos::HostSpace>(ledger, MemoryKind::tables, 65,
+                                                                   "turboquant::test");
+  CHECK(ledger->bytes(MemoryKind::tables) == 128);
+  odd = nullptr;
+  CHECK(ledger->bytes(MemoryKind::tables) == 0);
+}
+
 TEST_CASE("arguments outside their domain are refused by name") {
   const auto ledger = std::make_shared<MemoryLedger>();
   CHECK(contains(error_of([&] { Pool(ledger, {}); }), "page_bytes is 0, expected 1 to 2^40"));
+  CHECK(contains(error_of([&] {
+                   Pool(ledger, {.page_bytes = 64, .slab_pages = (std::size_t{1} << 20U) + 1});
+                 }),
+                 "slab_pages is 1048577, expected 0 to 2^20"));
   CHECK(contains(error_of([&] { Pool(nullptr, {.page_bytes = 64}); }), "ledger is null"));
 }
 

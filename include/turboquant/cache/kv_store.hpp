@@ -237,7 +237,7 @@ class CompressedKVStore {
         job.count = static_cast<int>(count);
         // Whatever was behind the last token is cleared by the first job of a tile, and only by it.
         job.clear_from = slot == 0 || p == first ? job.first_slot : static_cast<int>(tile);
-        if (p == first && !tiles_.holds(plan.tiles, slot_tile(p))) {
+        if (p == first && !tiles_.holds(slot_tile(p))) {
           job.clear_from = 0;
         }
         batch.encodes[phase].push_back(job);

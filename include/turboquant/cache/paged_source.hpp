@@ -87,6 +87,8 @@ void require_paged_source(const PagedSource<Space, T>& source,
           blocks.extent(1), ", ", blocks.extent(2), ", ", blocks.extent(3), ", ", blocks.extent(4),
           "), expected 2, num_blocks, then block_size and ", shape.kv_heads,
           " kv heads in the order of the layout, then head_dim ", shape.key_dim);
+  require(blocks.data() != nullptr || blocks.size() == 0, ErrorCode::invalid_argument, caller,
+          ": blocks.data() is null");
   require(first >= 0 && count >= 0, ErrorCode::invalid_argument, caller, ": first is ", first,
           " and count is ", count, ", expected 0 or more");
   const std::int64_t needed = ceil_div(checked_add(first, count), source.block_size());

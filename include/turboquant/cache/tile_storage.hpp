@@ -36,8 +36,7 @@ class TileStorage {
 
   /// A prepared write: the memory is there, nothing has changed.
   struct Plan {
-    Block replacement;      ///< takes the place of the last block, which is shared
-    bool restarts = false;  ///< the present blocks lie before a gap and are given up
+    Block replacement;  ///< takes the place of the last block, which is shared
     std::vector<Extent> added;
     std::int64_t end_tile = 0;  ///< after the write
   };
@@ -97,8 +96,8 @@ class TileStorage {
 
   /// Prepares a write to the tiles [first, end), of which at most the last one exists already.
   ///
-  /// Where whole blocks between the present end and `first` are skipped, everything before the gap
-  /// is given up.
+  /// Whole blocks between the present end and `first` may be skipped; after the commit
+  /// `drop_front(first)` must give up what lies before the gap.
   /// @throws Error(capacity); nothing is changed.
   [[nodiscard]] Plan prepare(std::int64_t first, std::int64_t end) {
     Plan plan;
@@ -109,7 +108,6 @@ class TileStorage {
     if (must_copy(first)) {
       plan.replacement = allocate(extents_.back().tiles);
     }
-    plan.restarts = !extents_.empty() && first > last_room_end();
     std::int64_t next = room_end(first);
     while (next < end) {
       const std::int64_t tiles = paged() ? page_tiles_ : end - next;
@@ -141,9 +139,9 @@ class TileStorage {
     return in_block(extent.memory.get(), extent, tile);
   }
 
-  /// Whether `tile` holds something that `plan` keeps.
-  [[nodiscard]] bool holds(const Plan& plan, std::int64_t tile) const noexcept {
-    return !extents_.empty() && !plan.restarts && tile < end_tile_;
+  /// Whether `tile` holds something already.
+  [[nodiscard]] bool holds(std::int64_t tile) const noexcept {
+    return !extents_.empty() && tile < end_tile_;
   }
 
   /// Adds the copy of a shared block that the plan replaces.
@@ -158,10 +156,6 @@ class TileStorage {
     if (plan.replacement != nullptr) {
       extents_.back().memory = std::move(plan.replacement);
       table_valid_ = (std::min)(table_valid_, extents_.size() - 1);
-    }
-    if (plan.restarts) {
-      extents_.clear();
-      table_valid_ = 0;
     }
     for (Extent& extent : plan.added) {
       extents_.push_back(std::move(extent));
@@ -294,25 +288,23 @@ class TileStorage {
 
   template <class Exec>
   void merge(const Exec& exec) {
-    Extent merged = extents_.front();
-    std::size_t first = 1;
-    if (merged.tiles < end_tile_ || merged.memory.use_count() > 2) {
-      merged.tiles = (std::max)(end_tile_, extents_.front().tiles + extents_.front().tiles / 4);
-      merged.memory = allocate(merged.tiles);
-      first = 0;
-    }
+    // The first block is full, or there would be no second one.
+    const Extent& front = extents_.front();
+    Extent merged;
+    merged.first_tile = front.first_tile;
+    merged.tiles = (std::max)(end_tile_ - front.first_tile, front.tiles + front.tiles / 4);
+    merged.memory = allocate(merged.tiles);
     std::vector<CopyJob<std::byte>> jobs;
-    std::int64_t copied = 0;
-    for (std::size_t i = first; i < extents_.size(); ++i) {
+    for (std::size_t i = 0; i < extents_.size(); ++i) {
+      const std::int64_t first = extents_[i].first_tile;
       const std::int64_t end = i + 1 < extents_.size() ? extents_[i + 1].first_tile : end_tile_;
-      add_copies(jobs, extents_[i], merged.memory.get(), merged.tiles, extents_[i].first_tile,
-                 end - extents_[i].first_tile);
-      copied += end - extents_[i].first_tile;
+      add_copies(jobs, extents_[i], merged.memory.get(), merged.tiles, first - merged.first_tile,
+                 end - first);
     }
     JobUpload<Space> upload(ledger_);
     copy_blocks<std::byte>(exec, upload.put(exec, 0, jobs), jobs.size());
     exec.fence();
-    tiles_merged_ += copied;
+    tiles_merged_ += end_tile_ - merged.first_tile;
     extents_.clear();
     extents_.push_back(std::move(merged));
     table_valid_ = 0;

@@ -1,0 +1,43 @@
+#include <turboquant/device/runtime.hpp>
+#include <turboquant/runtime/cache_manager.hpp>
+
+#include <cstdint>
+#include <cstdio>
+#include <vector>
+
+int main() {
+  using namespace turboquant;
+  using Space = Kokkos::HostSpace;
+  const KokkosScope kokkos;
+  const Kokkos::DefaultHostExecutionSpace exec;
+
+  LayerOptions layer;
+  layer.capture.shape = {.kv_heads = 8, .key_dim = 128, .value_dim = 128};
+  layer.codec.emplace();  // 3-bit keys, 4-bit values
+  CacheManager<Space, bfloat16> cache(
+      {.layers = {32, layer}, .memory_limit_bytes = std::size_t{4} << 30U});
+
+  // A prompt of 500 tokens, then a fork that shares every page until one of the two writes.
+  const Kokkos::View<bfloat16***, Space> prompt_keys("keys", 500, 8, 128);
+  const Kokkos::View<bfloat16***, Space> prompt_values("values", 500, 8, 128);
+  const SequenceId a = cache.open();
+  cache.append(exec, 0, std::vector{a}, std::vector<std::int64_t>{0, 500}, prompt_keys,
+               prompt_values);
+  const SequenceId b = cache.fork(exec, a);
+
+  // One token for each in one call: rows 0 and 1, split by cu_seqlens; then their attention.
+  const Kokkos::View<bfloat16***, Space> keys("keys", 2, 8, 128);
+  const Kokkos::View<bfloat16***, Space> values("values", 2, 8, 128);
+  cache.append(exec, 0, std::vector{a, b}, std::vector<std::int64_t>{0, 1, 2}, keys, values);
+  const Kokkos::View<float****, Space> queries("queries", 2, 1, 32, 128);
+  const Kokkos::View<float****, Space> output("output", 2, 1, 32, 128);
+  const Kokkos::View<float***, Space> lse("lse", 2, 1, 32);
+  cache.attend(exec, 0, std::vector{a, b}, queries, output, lse);
+
+  const SequenceStats stats = cache.stats(0, a);
+  std::printf("%lld tokens, %lld of them compressed; both sequences: %zu bytes in all\n",
+              static_cast<long long>(stats.length), static_cast<long long>(stats.history_tokens),
+              cache.memory_use().total());
+  cache.truncate(exec, b, 499);  // a proposal that was not accepted
+  cache.close(a);
+}
