@@ -2,8 +2,8 @@
 // prints the bytes, the ratio to 16-bit rows and the error of attention as the context grows.
 //
 // Input: a safetensors file as kv_report reads it, with queries. Exit code: 0; 2 for a wrong file
-// or argument. The query at a context length is that of the file at this position, or, before its
-// first one, one of the file's queries in turn.
+// or argument, 1 when the output cannot be written. The query at a context length is that of the
+// file at this position, or, before its first one, one of the file's queries in turn.
 
 #include "kv_report/capture.hpp"
 #include "kv_report/progress.hpp"
@@ -207,9 +207,14 @@ int run(const Arguments& arguments) {
     }
   }
   std::printf(
-      "\nerror: relative L2 distance of the attention output from double precision over "
-      "uncompressed rows,\n"
-      "all layers and query heads together. bytes: tiles and exact window as allocated.\n");
+      "\ncontext: tokens. bytes: tiles and exact window as allocated; 16-bit: the same rows "
+      "dense.\n"
+      "error: relative L2 distance of the attention output from double precision over dense rows,\n"
+      "all layers and query heads together.\n");
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    std::cerr << "streaming_decode: the output cannot be written\n";
+    return 1;
+  }
   return 0;
 }
 
@@ -225,7 +230,7 @@ int main(int argc, char** argv) {
   app.add_option("--value-bits", arguments.value_bits, "2, 3 or 4")->capture_default_str();
   app.add_option("--window", arguments.window, "tokens of the exact window")->capture_default_str();
   app.add_option("--every", arguments.every, "tokens between two lines")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30U))
       ->capture_default_str();
   try {
     app.parse(argc, argv);
