@@ -1,13 +1,17 @@
 #include "runtime/runtime_test_support.hpp"
 
+#include <turboquant/model/capacity_planner.hpp>
 #include <turboquant/model/presets.hpp>
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
+#include <utility>
+#include <variant>
 #include <vector>
 
 using namespace runtime_test;
@@ -201,6 +205,52 @@ TEST_CASE("the memory claims of the reference, by its accounting and by ours") {
           " % saved by the reference's bytes, ", 100 * saved, " % by ours");
   CHECK(reference_saved == doctest::Approx(0.309).epsilon(0.002));
   CHECK(saved == doctest::Approx(0.4 * (1 - 196.0 / 1024)));
+}
+
+TEST_CASE("a cache made from a plan skips what the plan skips and costs what the plan says") {
+  constexpr std::int64_t count = 640;
+  const KVShape shape{.kv_heads = 2, .key_dim = 64, .value_dim = 64};
+  const Tokens<bfloat16> tokens(5, 0, count, shape);
+  for (const auto& [num_layers, skipped] : {std::pair{32, std::vector<std::int64_t>{0, 1, 30, 31}},
+                                            std::pair{3, std::vector<std::int64_t>{0, 2}}}) {
+    turboquant::PlanOptions plan_options;
+    plan_options.codec = turboquant::find_cache_preset("turboquant_k3v4_nc");
+    plan_options.memory_bytes = std::int64_t{1} << 30U;
+    plan_options.context_tokens = count;
+    const turboquant::CachePlan plan =
+        turboquant::plan_cache(turboquant::dense_model(num_layers, 2, 64), plan_options);
+    std::vector<LayerOptions> layers;
+    std::size_t compressed_bytes = 0;
+    std::size_t exact_bytes = 0;
+    for (const turboquant::LayerCache& cache : plan.caches) {
+      const auto* tiles = std::get_if<turboquant::TQFullAttentionSpec>(&cache.attention);
+      layers.push_back(tiles != nullptr ? layer(shape, int(tiles->config.key_quant_bits()),
+                                                int(tiles->config.value_quant_bits()), 0)
+                                        : layer(shape, 0));
+      if (tiles != nullptr) {
+        compressed_bytes += std::size_t(count * tiles->bytes_per_token());
+      } else {
+        exact_bytes += std::size_t(count) * 2 * 2 * 64 * 2;
+      }
+    }
+    Manager<bfloat16> manager({.layers = layers, .slab_pages = 1});
+    const auto id = manager.open();
+    std::vector<std::int64_t> exact_layers;
+    for (std::int64_t l = 0; l < num_layers; ++l) {
+      append(manager, l, id, tokens, 0, count);
+      if (manager.stats(l, id).history_tokens == 0) {
+        exact_layers.push_back(l);
+        const auto window = cache_test::window_numbers(manager.view(HostExec(), l, id), shape);
+        CHECK(std::memcmp(window.data(), tokens.keys.data(), tokens.keys.size() * 2) == 0);
+      } else {
+        CHECK(manager.stats(l, id).history_tokens == count);
+      }
+    }
+    CHECK(exact_layers == skipped);
+    const auto use = manager.memory_use();
+    CHECK(use.codes + use.metadata == compressed_bytes);
+    CHECK(use.exact_window == exact_bytes);
+  }
 }
 
 TEST_CASE("steady decode allocates nothing between page and table growth") {
