@@ -10,19 +10,6 @@ using namespace decode_fixture;
 
 namespace {
 
-TileFormat make_format(KeyCodec keys, int key_bits, int key_dim, ValueCodec values, int value_bits,
-                       int value_dim, int group) {
-  TileFormat format;
-  format.key_codec = keys;
-  format.key_bits = key_bits;
-  format.key_dim = key_dim;
-  format.value_codec = values;
-  format.value_bits = value_bits;
-  format.value_dim = value_dim;
-  format.value_group = group;
-  return format;
-}
-
 void check(const Setup& setup) {
   const Problem problem(setup);
   const Result expected = problem.reference();
@@ -47,7 +34,7 @@ void check(const Setup& setup) {
 }
 
 /// In host order, and in mma order where the dimensions allow it.
-void check_all(Setup setup) {
+void check_orders(Setup setup) {
   check(setup);
   if (setup.format.key_dim % 16 == 0 && setup.format.value_dim % 16 == 0) {
     setup.format.order = TileOrder::mma;
@@ -71,12 +58,12 @@ TEST_CASE("every key codec, value codec and bit width") {
         setup.format =
             make_format(keys.codec, keys.bits, 128, ValueCodec::grouped, bits, 128, group);
         setup.sequences = {{0, 150, 0}};
-        check_all(setup);
+        check_orders(setup);
       }
       Setup setup;
       setup.format = make_format(keys.codec, keys.bits, 128, ValueCodec::codebook, bits, 128, 128);
       setup.sequences = {{0, 150, 0}};
-      check_all(setup);
+      check_orders(setup);
     }
   }
 }
@@ -97,7 +84,7 @@ TEST_CASE("head dimensions, different for keys and values") {
       setup.kv_heads = 1;
       setup.ratio = 3;
       setup.sequences = {{2, 70, 9}};
-      check_all(setup);
+      check_orders(setup);
     }
   }
 }
@@ -109,19 +96,19 @@ TEST_CASE("ratios, several queries, ragged batches, windows, sinks and masks") {
     setup.ratio = ratio;
     setup.num_queries = 1 + ratio % 8;
     setup.sequences = {{0, 0, 5}, {3, 500, 17}, {0, 1, 0}, {0, 0, 0}, {1, 0, 0}, {0, 1025, 128}};
-    check_all(setup);
+    check_orders(setup);
     setup.sliding_window = 100;
     setup.soft_cap = 20;
     setup.sm_scale = 0.11F;
     setup.learned_sinks = true;
     setup.look_back = 30;
-    check_all(setup);
+    check_orders(setup);
   }
   for (const std::int64_t evicted : {1, 100, 299}) {
     Setup setup;
     setup.sequences = {{2, 300, 10}};
     setup.evicted = evicted;
-    check_all(setup);
+    check_orders(setup);
   }
 }
 

@@ -5,6 +5,8 @@
 #include "decode_fixture.hpp"
 #include "support/execution_spaces.hpp"
 
+#include <turboquant/attention/decode.hpp>
+
 #include <cstddef>
 #include <vector>
 

@@ -1,0 +1,215 @@
+// What does not fit is refused at the door, with a name and a number, before anything is written.
+
+#include "decode_fixture.hpp"
+
+#include <doctest/doctest.h>
+#include <support/error_of.hpp>
+
+#include <array>
+#include <functional>
+#include <limits>
+#include <string>
+
+using namespace decode_fixture;
+using turboquant::test::error_of;
+using turboquant::test::mentions;
+
+namespace {
+
+Setup ordinary() {
+  Setup setup;
+  setup.sequences = {{2, 200, 20}, {0, 65, 0}};
+  setup.num_queries = 2;
+  return setup;
+}
+
+/// The message of a decode whose arguments `change` has spoilt; checks that nothing was written.
+std::string refusal(ErrorCode code, const std::function<void(Problem&, Call&)>& change) {
+  Problem problem(ordinary());
+  Call call = problem.call();
+  change(problem, call);
+  const std::string message =
+      error_of(code, [&] { problem.decode(problem.shape(), DecodeOptions{}, call); });
+  bool untouched = true;
+  for (std::size_t i = 0; i < call.output.size(); ++i) {
+    untouched = untouched && call.output.data()[i] == 7.0F;
+  }
+  for (std::size_t i = 0; i < call.lse.size(); ++i) {
+    untouched = untouched && call.lse.data()[i] == 7.0F;
+  }
+  for (std::size_t i = 0; i < call.workspace.size(); ++i) {
+    untouched = untouched && call.workspace(i) == std::byte{0xFF};
+  }
+  CHECK(untouched);
+  return message;
+}
+
+std::string plan_refusal(ErrorCode code,
+                         const std::function<void(DecodeProblem&, DecodeOptions&)>& change) {
+  const Problem problem(ordinary());
+  DecodeProblem shape = problem.shape();
+  DecodeOptions options;
+  change(shape, options);
+  return error_of(code, [&] { static_cast<void>(problem.plan(shape, options)); });
+}
+
+void check_message(const std::string& message, const char* part) {
+  CHECK_MESSAGE(mentions(message, part), message);
+}
+
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+}  // namespace
+
+TEST_CASE("views of other shapes") {
+  const auto refused = [](const char* part, const std::function<void(Problem&, Call&)>& change) {
+    check_message(refusal(ErrorCode::shape_mismatch, change), part);
+  };
+  refused("queries.extent(0) is 1, expected num_sequences = 2", [](Problem&, Call& call) {
+    call.queries = decltype(call.queries)("queries", 1, 2, 4, 128);
+  });
+  refused("queries.extent(3) is 64, expected dim = 128", [](Problem&, Call& call) {
+    call.queries = decltype(call.queries)("queries", 2, 2, 4, 64);
+  });
+  refused("sequences.extent(0) is 1", [](Problem&, Call& call) {
+    call.sequences = Kokkos::subview(call.sequences, std::make_pair(0, 1));
+  });
+  refused("sink_logits.extent(0) is 3, expected 0 or query_heads = 4",
+          [](Problem&, Call& call) { call.sink_logits = decltype(call.sink_logits)("sinks", 3); });
+  const Problem problem(ordinary());
+  for (const bool of_output : {true, false}) {
+    Call call = problem.call();
+    if (of_output) {
+      call.output = decltype(call.output)("output", 2, 2, 2, 128);
+    } else {
+      call.lse = decltype(call.lse)("lse", 2, 1, 4);
+    }
+    check_message(error_of(ErrorCode::shape_mismatch,
+                           [&] { problem.decode(problem.shape(), DecodeOptions{}, call); }),
+                  of_output ? "output.extent(2) is 2, expected query_heads = 4"
+                            : "lse.extent(1) is 1, expected num_queries = 2");
+  }
+}
+
+TEST_CASE("a workspace that is one byte too small") {
+  check_message(refusal(ErrorCode::capacity,
+                        [](Problem&, Call& call) {
+                          call.workspace = Kokkos::subview(
+                              call.workspace,
+                              std::make_pair(std::size_t{0}, call.workspace.size() - 1));
+                        }),
+                "workspace has ");
+  check_message(refusal(ErrorCode::capacity,
+                        [](Problem&, Call& call) { call.workspace = decltype(call.workspace)(); }),
+                "workspace has 0 bytes, expected at least ");
+}
+
+TEST_CASE("a workspace at any address works, and nothing is written behind it") {
+  const Problem problem(ordinary());
+  const Result expected = problem.run();
+  for (const std::size_t shift : {1U, 4U, 33U, 63U}) {
+    Call call = problem.call();
+    const std::size_t bytes = call.workspace.size();
+    const Kokkos::View<std::byte*, Memory> larger("workspace", bytes + 128);
+    Kokkos::deep_copy(larger, std::byte{0xFF});
+    call.workspace = Kokkos::subview(larger, std::make_pair(shift, shift + bytes));
+    problem.decode(problem.shape(), DecodeOptions{}, call);
+    bool same = true;
+    for (std::size_t i = 0; i < call.output.size(); ++i) {
+      same = same && static_cast<double>(call.output.data()[i]) == expected.output[i];
+    }
+    CHECK(same);
+    bool untouched = true;
+    for (std::size_t i = 0; i < larger.size(); ++i) {
+      untouched = untouched && ((i >= shift && i < shift + bytes) || larger(i) == std::byte{0xFF});
+    }
+    CHECK(untouched);
+  }
+}
+
+TEST_CASE("records outside their domain") {
+  const auto refused = [](ErrorCode code, const char* part,
+                          const std::function<void(DecodeSequence&)>& change) {
+    check_message(refusal(code, [&](Problem& problem, Call&) { change(problem.record(1)); }), part);
+  };
+  const auto wrong = ErrorCode::invalid_argument;
+  refused(wrong, "sequences[1].history is [", [](DecodeSequence& r) { r.history_begin = -1; });
+  refused(wrong, "sequences[1].history is [", [](DecodeSequence& r) { r.history_end = -5; });
+  refused(wrong, "sequences[1].history is [", [](DecodeSequence& r) { r.page_position = 1; });
+  refused(ErrorCode::capacity, "has 201 tokens, the plan was made for max_history_tokens = 200",
+          [](DecodeSequence& r) { r.history_end = 201; });
+  refused(ErrorCode::out_of_range, "lie outside the 1 pages of 2 tiles",
+          [](DecodeSequence& r) { r.history_end = 129; });
+  refused(wrong, "tiles_per_page is 0", [](DecodeSequence& r) { r.history.tiles_per_page = 0; });
+  refused(ErrorCode::out_of_range, "lie outside",
+          [](DecodeSequence& r) { r.history.pages = nullptr; });
+  static std::array<std::byte*, 1> null_page{nullptr};
+  refused(wrong, "pages[0] is null", [](DecodeSequence& r) { r.history.pages = null_page.data(); });
+  refused(wrong, "num_sinks is -1", [](DecodeSequence& r) { r.num_sinks = -1; });
+  refused(wrong, "num_sinks is 2, expected 0, or more with sink_keys", [](DecodeSequence& r) {
+    r.num_sinks = 2;
+    r.sink_keys.data = nullptr;
+  });
+  refused(wrong, "window_count is -1", [](DecodeSequence& r) { r.window_count = -1; });
+  refused(wrong, "window_count is 6, expected 0 to window_capacity = 5",
+          [](DecodeSequence& r) { r.window_count = 6; });
+  refused(wrong, "window_start is 5", [](DecodeSequence& r) {
+    r.window_count = 1;
+    r.window_start = 5;
+  });
+  refused(wrong, "window_start is -1", [](DecodeSequence& r) {
+    r.window_count = 1;
+    r.window_start = -1;
+  });
+  refused(wrong, "query_position is -1", [](DecodeSequence& r) { r.query_position = -1; });
+}
+
+TEST_CASE("block-table entries that are negative or beyond the pool") {
+  std::array<std::byte, 4 * 64> pool{};
+  std::array<std::byte*, 3> pages{};
+  for (const std::int32_t bad : {-1, 4, std::numeric_limits<std::int32_t>::min(),
+                                 std::numeric_limits<std::int32_t>::max()}) {
+    const std::array<std::int32_t, 3> table{3, 0, bad};
+    const std::string message = error_of(
+        ErrorCode::out_of_range, [&] { read_block_table(pool.data(), 64, 4, table, pages); });
+    check_message(message,
+                  ("block_table[2] is " + std::to_string(bad) + ", expected 0 to 3").c_str());
+    CHECK(pages == std::array<std::byte*, 3>{});
+  }
+  read_block_table(pool.data(), 64, 4, std::array<std::int32_t, 3>{3, 0, 2}, pages);
+  CHECK(pages == std::array<std::byte*, 3>{pool.data() + 192, pool.data(), pool.data() + 128});
+}
+
+TEST_CASE("problems and options outside their domain") {
+  const auto refused = [](const char* part,
+                          const std::function<void(DecodeProblem&, DecodeOptions&)>& change) {
+    check_message(plan_refusal(ErrorCode::invalid_argument, change), part);
+  };
+  using P = DecodeProblem;
+  using O = DecodeOptions;
+  for (const auto& [query, kv] : {std::pair{33, 2}, std::pair{3, 2}}) {
+    refused("expected a multiple of kv_heads = 2", [&](P& p, O&) {
+      p.query_heads = query;
+      p.kv_heads = kv;
+    });
+  }
+  refused("query_heads is 0, expected 1 or more", [](P& p, O&) { p.query_heads = 0; });
+  refused("kv_heads is 0, expected 1 or more", [](P& p, O&) { p.kv_heads = 0; });
+  refused("num_sequences is -1", [](P& p, O&) { p.num_sequences = -1; });
+  refused("num_queries is 0, expected 1 to 1024", [](P& p, O&) { p.num_queries = 0; });
+  refused("num_queries is 1025", [](P& p, O&) { p.num_queries = 1025; });
+  refused("max_history_tokens is -1", [](P& p, O&) { p.max_history_tokens = -1; });
+  refused("sliding_window is -1", [](P& p, O&) { p.sliding_window = -1; });
+  for (const float bad : {infinity, -infinity, std::numeric_limits<float>::quiet_NaN()}) {
+    refused("sm_scale is ", [bad](P& p, O&) { p.sm_scale = bad; });
+    refused("logits_soft_cap is ", [bad](P& p, O&) { p.logits_soft_cap = bad; });
+  }
+  refused("logits_soft_cap is -1", [](P& p, O&) { p.logits_soft_cap = -1; });
+  refused("num_splits is -1, expected 0 (automatic) to 65536", [](P&, O& o) { o.num_splits = -1; });
+  refused("num_splits is 65537", [](P&, O& o) { o.num_splits = 65537; });
+  plan_refusal(ErrorCode::overflow, [](P& p, O& o) {
+    p.num_sequences = std::numeric_limits<int>::max();
+    p.query_heads = p.kv_heads = std::numeric_limits<int>::max();
+    o.num_splits = 65536;
+  });
+}
