@@ -101,14 +101,7 @@ class Problem {
 
   [[nodiscard]] const Setup& setup() const { return setup_; }
   [[nodiscard]] int query_heads() const { return setup_.kv_heads * setup_.ratio; }
-  [[nodiscard]] const Setup& setup() const { return setup_; }
   [[nodiscard]] const TileCodec<Memory>& codec() const { return codec_; }
-  [[nodiscard]] const Kokkos::View<float****, Kokkos::LayoutRight, Memory>& queries() const {
-    return queries_;
-  }
-  [[nodiscard]] const std::vector<Sequence>& sequences() const { return sequences_; }
-  [[nodiscard]] const DecodeSequence& record(std::size_t i) const { return records_(i); }
-  [[nodiscard]] const Kokkos::View<float*, Memory>& sink_logits() const { return sink_logits_; }
   [[nodiscard]] const std::vector<Sequence>& sequences() const { return sequences_; }
   [[nodiscard]] DecodeSequence& record(std::size_t i) const { return records_(i); }
   [[nodiscard]] const Kokkos::View<float*, Memory>& sink_logits() const { return sink_logits_; }
