@@ -123,3 +123,21 @@ TEST_CASE("vector instructions refuse tiles of another order") {
     }
   }
 }
+
+TEST_CASE("nothing depends on what a workspace holds before") {
+  for (const KeyCodec codec : {KeyCodec::mse, KeyCodec::inner_product, KeyCodec::float8}) {
+    Setup setup;
+    setup.format = make_format(
+        codec, codec == KeyCodec::float8 ? 8 : 3, 40,
+        codec == KeyCodec::inner_product ? ValueCodec::codebook : ValueCodec::grouped, 4, 24, 24);
+    setup.kv_heads = 1;
+    setup.ratio = 5;
+    setup.sequences = {{2, 70, 3}, {0, 0, 0}, {0, 65, 0}};
+    setup.learned_sinks = codec == KeyCodec::float8;
+    DecodeOptions options;
+    options.num_splits = 3;
+    const Result filled = Problem(setup).run(options);
+    setup.undefined_workspace = true;
+    CHECK(same(Problem(setup).run(options), filled));
+  }
+}

@@ -133,11 +133,14 @@ Call Problem::call(const DecodeOptions& options) const {
       decltype(call.output)("output", queries_.extent(0), queries_.extent(1), queries_.extent(2),
                             static_cast<std::size_t>(setup_.format.value_dim));
   call.lse = decltype(call.lse)("lse", queries_.extent(0), queries_.extent(1), queries_.extent(2));
-  call.workspace = decltype(call.workspace)(
-      "workspace", static_cast<std::size_t>(plan(shape(), options).workspace_bytes));
+  call.workspace =
+      decltype(call.workspace)(Kokkos::ViewAllocateWithoutInitializing("workspace"),
+                               static_cast<std::size_t>(plan(shape(), options).workspace_bytes));
   std::fill_n(call.output.data(), call.output.size(), 7.0F);
   std::fill_n(call.lse.data(), call.lse.size(), 7.0F);
-  std::memset(static_cast<void*>(call.workspace.data()), 0xFF, call.workspace.size());
+  if (!setup_.undefined_workspace) {
+    std::memset(static_cast<void*>(call.workspace.data()), 0xFF, call.workspace.size());
+  }
   return call;
 }
 
@@ -367,6 +370,7 @@ void Problem::encode_history(Sequence& sequence, DecodeSequence& record) {
                             setup_.kv_heads, format.value_dim);
     job.tile = record.history.tile(tile, 0, format.bytes());
     job.head_stride = setup_.tiles_per_page * static_cast<std::int64_t>(format.bytes());
+    job.clear_from = setup_.undefined_workspace ? 0 : 64;
     job.count = static_cast<int>(std::min<std::int64_t>(64, history - 64 * tile));
   }
   const Exec exec;
