@@ -186,8 +186,8 @@ struct LevelSums {
 }
 
 /// What coordinates are multiplied by before the search.
-template <std::size_t Lanes>
-TURBOQUANT_FUNCTION void code_factors(std::size_t dim, const EncoderScratch<Lanes>& scratch,
+template <std::size_t Lanes, std::size_t Dim>
+TURBOQUANT_FUNCTION void code_factors(std::size_t dim, const EncoderScratch<Lanes, Dim>& scratch,
                                       float* factor) noexcept {
   for (std::size_t lane = 0; lane < Lanes; ++lane) {
     factor[lane] = unit_variance_factor(scratch.squared[lane], dim);
@@ -197,10 +197,10 @@ TURBOQUANT_FUNCTION void code_factors(std::size_t dim, const EncoderScratch<Lane
 /// Stored scales.
 /// @param projection    (Lanes), for the rules that need them
 /// @param level_squared (Lanes), for the rules that need them
-template <std::size_t Lanes>
+template <std::size_t Lanes, std::size_t Dim>
 TURBOQUANT_FUNCTION void code_scales(std::size_t dim, ScaleRule rule, const double* projection,
                                      const double* level_squared,
-                                     EncoderScratch<Lanes>& scratch) noexcept {
+                                     EncoderScratch<Lanes, Dim>& scratch) noexcept {
   for (std::size_t lane = 0; lane < Lanes; ++lane) {
     scratch.scale[lane] =
         vector_scale(rule, dim, {scratch.squared[lane], projection[lane], level_squared[lane]},
@@ -300,7 +300,7 @@ struct PortableEncodeSteps {
   }
   static TURBOQUANT_FUNCTION void factors(std::size_t dim, const Scratch& scratch,
                                           float* factor) noexcept {
-    code_factors<Lanes>(dim, scratch, factor);
+    code_factors(dim, scratch, factor);
   }
   static TURBOQUANT_FUNCTION void search(const KernelCodebook& codebook, const float* factor,
                                          std::size_t dim, Scratch& scratch) noexcept {
@@ -312,18 +312,18 @@ struct PortableEncodeSteps {
   }
   static TURBOQUANT_FUNCTION void scales(std::size_t dim, ScaleRule rule, const double* projection,
                                          const double* level_squared, Scratch& scratch) noexcept {
-    code_scales<Lanes>(dim, rule, projection, level_squared, scratch);
+    code_scales(dim, rule, projection, level_squared, scratch);
   }
   template <class Words>
   static TURBOQUANT_FUNCTION void store_keys(const KeySection& section, const std::uint8_t* codes,
-                                             LaneSlots lanes, const Words& words,
+                                             LaneSlots slots, const Words& words,
                                              unsigned char* tile) noexcept {
-    store_key_codes<Lanes>(section, codes, lanes, words, tile);
+    store_key_codes<Lanes>(section, codes, slots, words, tile);
   }
   /// Encodes min-max groups straight from their rows, where the instruction set has a way.
   static TURBOQUANT_FUNCTION bool grouped_rows(const TileFormat& /*format*/,
                                                const RowView& /*rows*/, int /*head*/,
-                                               std::size_t /*first*/, LaneSlots /*lanes*/,
+                                               std::size_t /*first*/, LaneSlots /*slots*/,
                                                unsigned char* /*tile*/) noexcept {
     return false;
   }

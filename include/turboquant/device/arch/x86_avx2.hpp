@@ -124,9 +124,9 @@ struct EncodeSteps : PortableEncodeSteps<16> {
     Plain::dot(a, b, count, out);
   }
   TURBOQUANT_AVX2_FLATTEN static void store_keys(const KeySection& section,
-                                                 const std::uint8_t* codes, LaneSlots lanes,
+                                                 const std::uint8_t* codes, LaneSlots slots,
                                                  PlainWords words, unsigned char* tile) noexcept {
-    Plain::store_keys(section, codes, lanes, words, tile);
+    Plain::store_keys(section, codes, slots, words, tile);
   }
   TURBOQUANT_AVX2_FLATTEN static void range(const float* x, std::size_t size, float* lowest,
                                             float* highest) noexcept {

@@ -278,17 +278,17 @@ struct EncodeSteps : PortableEncodeSteps<16> {
                      const double* level_squared, Scratch& scratch) noexcept {
     scales_16(dim, rule, projection, level_squared, scratch);
   }
-  static void store_keys(const KeySection& section, const std::uint8_t* codes, LaneSlots lanes,
+  static void store_keys(const KeySection& section, const std::uint8_t* codes, LaneSlots slots,
                          PlainWords words, unsigned char* tile) noexcept {
-    const std::size_t stored = section.width < 8 ? store_key_words(section, codes, lanes, tile) : 0;
-    store_key_codes<16>(section, codes, lanes, words, tile, stored / 8);
+    const std::size_t stored = section.width < 8 ? store_key_words(section, codes, slots, tile) : 0;
+    store_key_codes<16>(section, codes, slots, words, tile, stored / 8);
   }
   static bool grouped_rows(const TileFormat& format, const RowView& rows, int head,
-                           std::size_t first, LaneSlots lanes, unsigned char* tile) noexcept {
-    if (lanes.count != 16 || format.value_group % 16 != 0) {
+                           std::size_t first, LaneSlots slots, unsigned char* tile) noexcept {
+    if (slots.count != 16 || format.value_group % 16 != 0) {
       return false;
     }
-    encode_grouped_16(format, rows, head, first, lanes.slot, tile);
+    encode_grouped_16(format, rows, head, first, slots.slot, tile);
     return true;
   }
 };
