@@ -35,6 +35,7 @@
 #include <turboquant/device/arch/select.hpp>
 #include <turboquant/device/arch/tile_geometry.hpp>
 #include <turboquant/device/arch/x86_avx2.hpp>
+#include <turboquant/device/arch/x86_avx2_encode.hpp>
 #include <turboquant/device/arch/x86_avx2_scores.hpp>
 #include <turboquant/device/arch/x86_avx2_values.hpp>
 #include <turboquant/device/arch/x86_avx512.hpp>

@@ -2,10 +2,10 @@
 
 #include <turboquant/device/arch/float8_query.hpp>
 #include <turboquant/device/arch/host_operations.hpp>
+#include <turboquant/device/arch/x86_avx2_encode.hpp>
 #include <turboquant/device/arch/x86_avx2_scores.hpp>
 #include <turboquant/device/arch/x86_avx2_values.hpp>
 #include <turboquant/device/tile_attention.hpp>
-#include <turboquant/device/tile_slots.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -98,49 +98,6 @@ struct Steps {
 template <int Limbs>
 void attend(const TileTables& tables, const TileArguments& in) noexcept {
   attend_integer<Steps>(tables, in, {Limbs, true});
-}
-
-/// The heavy steps of an encoder in plain C++, compiled for wider registers.
-struct EncodeSteps : PortableEncodeSteps<16> {
-  using Plain = PortableEncodeSteps<16>;
-  TURBOQUANT_AVX2_FLATTEN static void load(const RowView& rows, int head, std::size_t first,
-                                           std::size_t count, std::size_t dim,
-                                           Scratch& scratch) noexcept {
-    Plain::load(rows, head, first, count, dim, scratch);
-  }
-  TURBOQUANT_AVX2_FLATTEN static void normalise(std::size_t dim, Scratch& scratch) noexcept {
-    Plain::normalise(dim, scratch);
-  }
-  TURBOQUANT_AVX2_FLATTEN static void forward(const HadamardTransform& rotation,
-                                              Scratch& scratch) noexcept {
-    Plain::forward(rotation, scratch);
-  }
-  TURBOQUANT_AVX2_FLATTEN static void search(const KernelCodebook& codebook, const float* factor,
-                                             std::size_t dim, Scratch& scratch) noexcept {
-    Plain::search(codebook, factor, dim, scratch);
-  }
-  TURBOQUANT_AVX2_FLATTEN static void dot(const float* a, const float* b, std::size_t count,
-                                          double* out) noexcept {
-    Plain::dot(a, b, count, out);
-  }
-  TURBOQUANT_AVX2_FLATTEN static void store_keys(const KeySection& section,
-                                                 const std::uint8_t* codes, LaneSlots slots,
-                                                 PlainWords words, unsigned char* tile) noexcept {
-    Plain::store_keys(section, codes, slots, words, tile);
-  }
-  TURBOQUANT_AVX2_FLATTEN static void range(const float* x, std::size_t size, float* lowest,
-                                            float* highest) noexcept {
-    Plain::range(x, size, lowest, highest);
-  }
-  TURBOQUANT_AVX2_FLATTEN static void group_codes(const float* x, std::size_t size,
-                                                  const double* zero, const double* divisor,
-                                                  int top, std::uint8_t* codes) noexcept {
-    Plain::group_codes(x, size, zero, divisor, top, codes);
-  }
-};
-
-inline void encode(const TileTables& tables, const EncodeArguments& in) noexcept {
-  encode_slots<EncodeSteps>(tables, in);
 }
 
 TURBOQUANT_AVX2_FLATTEN inline void attend_exact_rows(const RowArguments& in) noexcept {
