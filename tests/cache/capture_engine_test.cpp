@@ -519,6 +519,10 @@ TEST_CASE_TEMPLATE("paged caches are read in both layouts, scattered and from an
     CHECK(contains(refused({0, -1, 2}, 0, 40), "block_table[1] is -1, expected 0 to 19"));
     CHECK(contains(refused({0, 20, 2}, 0, 40), "block_table[1] is 20"));
     CHECK(contains(refused({0}, -1, 4), "first is -1"));
+    turboquant::PagedSource<Host, T> null = source;
+    null.blocks = decltype(null.blocks)(nullptr, 2, 20, nhd ? 16 : 3, nhd ? 3 : 16, 16);
+    CHECK(contains(error_of([&] { paged.ingest_paged(HostExec(), null, table, 0, 10); }),
+                   "blocks.data() is null"));
     Engine<T> other({.shape = {.kv_heads = 2, .key_dim = 16, .value_dim = 16}}, square_codec);
     CHECK(contains(error_of([&] { other.ingest_paged(HostExec(), source, table, 0, 10); }),
                    "shape_mismatch"));

@@ -440,7 +440,9 @@ TEST_CASE("a batch that cannot be stored as a whole is not stored at all") {
   // The first sequence would fit, the second would not.
   const std::size_t page = manager.engine(0, ids[0]).store().tile_bytes() / 3;
   manager.set_memory_limit(manager.ledger()->total() + 4 * page);
-  CHECK(contains(refusal(ids, {0, 100, 900}, tokens), "capacity"));
+  const std::string too_much = refusal(ids, {0, 100, 900}, tokens);
+  CHECK(contains(too_much, "capacity"));
+  CHECK(contains(too_much, "leaves room for 4"));  // told for the batch as a whole
   manager.set_memory_limit(turboquant::MemoryLedger::unlimited);
   Tokens<float> poisoned(5, 0, 900, wide);
   poisoned.keys(899, 1, 63) = std::numeric_limits<float>::quiet_NaN();

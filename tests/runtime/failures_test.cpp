@@ -139,6 +139,22 @@ struct Scene {
 
 }  // namespace
 
+TEST_CASE("the first truncation of a process fails in no layer after another has changed") {
+  // Nothing before this has cut a tile, so that whatever is made once is still to be made.
+  Manager<float> manager({.layers = {layer(shape, 0), layer(shape, 3, 4, 70)}});
+  const Tokens<float> tokens(5, 0, 300, shape);
+  const auto id = manager.open();
+  for (const std::int64_t l : {0, 1}) {
+    append(manager, l, id, tokens, 0, 300);
+  }
+  const int failures =
+      fail_everywhere([&] { manager.truncate(HostExec(), id, 100); },
+                      [&] { return manager.length(0, id) == 300 && manager.length(1, id) == 300; });
+  CHECK(failures >= 1);
+  CHECK(manager.length(0, id) == 100);
+  CHECK(manager.length(1, id) == 100);
+}
+
 TEST_CASE("a store survives a failure of any allocation of append, view, fork and truncate") {
   const turboquant::TileCodec<Host> codec(cache_test::codec_options(16, 16));
   const Tokens<float> tokens(5, 0, 300, shape);
