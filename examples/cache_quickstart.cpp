@@ -18,26 +18,27 @@ int main() {
       {.layers = {32, layer}, .memory_limit_bytes = std::size_t{4} << 30U});
 
   // A prompt of 500 tokens, then a fork that shares every page until one of the two writes.
-  const Kokkos::View<bfloat16***, Space> prompt_keys("keys", 500, 8, 128);
-  const Kokkos::View<bfloat16***, Space> prompt_values("values", 500, 8, 128);
+  const Kokkos::View<bfloat16***, Space> prompt("prompt", 500, 8, 128);  // keys and values alike
   const SequenceId a = cache.open();
-  cache.append(exec, 0, std::vector{a}, std::vector<std::int64_t>{0, 500}, prompt_keys,
-               prompt_values);
+  for (std::int64_t i = 0; i < cache.num_layers(); ++i) {
+    cache.append(exec, i, std::vector{a}, std::vector<std::int64_t>{0, 500}, prompt, prompt);
+  }
   const SequenceId b = cache.fork(exec, a);
 
   // One token for each in one call: rows 0 and 1, split by cu_seqlens; then their attention.
-  const Kokkos::View<bfloat16***, Space> keys("keys", 2, 8, 128);
-  const Kokkos::View<bfloat16***, Space> values("values", 2, 8, 128);
-  cache.append(exec, 0, std::vector{a, b}, std::vector<std::int64_t>{0, 1, 2}, keys, values);
+  const Kokkos::View<bfloat16***, Space> rows("rows", 2, 8, 128);
   const Kokkos::View<float****, Space> queries("queries", 2, 1, 32, 128);
   const Kokkos::View<float****, Space> output("output", 2, 1, 32, 128);
   const Kokkos::View<float***, Space> lse("lse", 2, 1, 32);
-  cache.attend(exec, 0, std::vector{a, b}, queries, output, lse);
+  for (std::int64_t i = 0; i < cache.num_layers(); ++i) {
+    cache.append(exec, i, std::vector{a, b}, std::vector<std::int64_t>{0, 1, 2}, rows, rows);
+    cache.attend(exec, i, std::vector{a, b}, queries, output, lse);
+  }
 
   const SequenceStats stats = cache.stats(0, a);
   std::printf("%lld tokens, %lld of them compressed; both sequences: %zu bytes in all\n",
               static_cast<long long>(stats.length), static_cast<long long>(stats.history_tokens),
               cache.memory_use().total());
-  cache.truncate(exec, b, 499);  // a proposal that was not accepted
+  cache.truncate(exec, b, 500);  // the token was a proposal and not accepted
   cache.close(a);
 }
