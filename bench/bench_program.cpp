@@ -70,10 +70,26 @@ int run_program(int argc, char** argv, const char* default_filter, void (*add_be
   return 0;
 }
 
-IterationTimes iteration_times(std::vector<double>& seconds) {
-  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
-  std::nth_element(seconds.begin(), middle, seconds.end());
-  return {*middle, *std::min_element(seconds.begin(), seconds.end())};
+void Stopwatch::start() {
+  cpu_start_ = std::clock();
+  start_ = std::chrono::steady_clock::now();
+}
+
+void Stopwatch::stop() {
+  const auto end = std::chrono::steady_clock::now();
+  const std::clock_t cpu_end = std::clock();
+  seconds_.push_back(std::chrono::duration<double>(end - start_).count());
+  cpu_seconds_.push_back(static_cast<double>(cpu_end - cpu_start_) / CLOCKS_PER_SEC);
+}
+
+IterationTimes Stopwatch::times() const {
+  const auto median = [](std::vector<double> values) {
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
+  };
+  return {median(seconds_), *std::min_element(seconds_.begin(), seconds_.end()),
+          median(cpu_seconds_)};
 }
 
 }  // namespace turboquant_bench

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+#include <ctime>
 #include <vector>
 
 namespace turboquant_bench {
@@ -10,12 +12,28 @@ namespace turboquant_bench {
 /// @param default_filter what runs where the command line has no --benchmark_filter
 int run_program(int argc, char** argv, const char* default_filter, void (*add_benchmarks)());
 
-/// Seconds of every iteration.
+/// Seconds of an iteration.
 struct IterationTimes {
   double median = 0;
   double minimum = 0;
+  /// Median of the processor time of all threads: other programs on the machine hardly change it,
+  /// waiting threads count.
+  double cpu_median = 0;
 };
-/// @param seconds (iterations), not empty; is reordered
-IterationTimes iteration_times(std::vector<double>& seconds);
+
+/// Measures iterations one by one.
+class Stopwatch {
+ public:
+  void start();
+  void stop();
+  /// After one iteration or more.
+  [[nodiscard]] IterationTimes times() const;
+
+ private:
+  std::chrono::steady_clock::time_point start_{};
+  std::clock_t cpu_start_ = 0;
+  std::vector<double> seconds_;
+  std::vector<double> cpu_seconds_;
+};
 
 }  // namespace turboquant_bench

@@ -12,8 +12,9 @@
 // All steps have one sequence and 8 kv heads. Caches are cold: iteration i takes layer i of as many
 // layers as `cold_bytes` hold, so that what it reads was evicted since it was last read. Counters,
 // from the median of the iterations unless they say otherwise: ns_per_token_head, nanoseconds per
-// token of context and query head; min_ns_per_token_head, of the quickest iteration; gb_per_s,
-// bytes of the stored keys and values read per second.
+// token of context and query head; min_ns_per_token_head, of the quickest iteration;
+// cpu_ns_per_token_head, processor time of all threads (what to compare, for t1, on a machine that
+// others use too); gb_per_s, bytes of the stored keys and values read per second.
 
 #include "bench_program.hpp"
 #include "eigen_attention.hpp"
@@ -25,7 +26,6 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -125,19 +125,19 @@ struct Shape {
 template <class Step>
 void time_steps(benchmark::State& state, const Shape& shape, std::size_t num_layers,
                 double bytes_read, const Step& step) {
-  using Clock = std::chrono::steady_clock;
   static std::size_t layer = 0;  // goes on where the last benchmark stopped
-  std::vector<double> seconds;
+  turboquant_bench::Stopwatch stopwatch;
   for (auto _ : state) {
     layer = (layer + 1) % num_layers;
-    const auto start = Clock::now();
+    stopwatch.start();
     step(layer);
-    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    stopwatch.stop();
   }
-  const auto times = turboquant_bench::iteration_times(seconds);
+  const auto times = stopwatch.times();
   const double heads = static_cast<double>(shape.context) * kv_heads * shape.ratio;
   state.counters["ns_per_token_head"] = times.median * 1e9 / heads;
   state.counters["min_ns_per_token_head"] = times.minimum * 1e9 / heads;
+  state.counters["cpu_ns_per_token_head"] = times.cpu_median * 1e9 / heads;
   state.counters["gb_per_s"] = bytes_read / times.median * 1e-9;
 }
 
