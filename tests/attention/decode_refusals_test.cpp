@@ -145,6 +145,12 @@ TEST_CASE("records outside their domain") {
           [](DecodeSequence& r) { r.history.pages = nullptr; });
   static std::array<std::byte*, 1> null_page{nullptr};
   refused(wrong, "pages[0] is null", [](DecodeSequence& r) { r.history.pages = null_page.data(); });
+  static std::array<std::byte*, 1> crooked_page{};
+  refused(wrong, "pages[0] begins at an address that is no multiple of 4 bytes",
+          [](DecodeSequence& r) {
+            crooked_page[0] = r.history.pages[0] + 2;
+            r.history.pages = crooked_page.data();
+          });
   refused(wrong, "num_sinks is -1", [](DecodeSequence& r) { r.num_sinks = -1; });
   refused(wrong, "num_sinks is 2, expected 0, or more with sink_keys", [](DecodeSequence& r) {
     r.num_sinks = 2;
