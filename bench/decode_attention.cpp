@@ -176,10 +176,10 @@ constexpr NamedFormat formats[] = {
 /// Encodes bell-shaped keys and values into one layer of pages.
 void fill_tiles(const TileCodec<Memory>& codec, std::int64_t context, std::byte* layer) {
   const TileFormat& format = codec.format();
-  constexpr std::int64_t tile_tokens = TileFormat::tokens;
+  constexpr std::size_t tile_tokens = TileFormat::tokens;
   // The same 256 tokens again and again: contents do not change the speed, and encoding stays
   // short.
-  constexpr std::int64_t distinct = tile_tokens * tiles_per_page;
+  constexpr std::size_t distinct = tile_tokens * tiles_per_page;
   const std::size_t row =
       static_cast<std::size_t>(kv_heads) * static_cast<std::size_t>(format.key_dim);
   const auto keys = bells(distinct * row, 1);
@@ -197,8 +197,8 @@ void fill_tiles(const TileCodec<Memory>& codec, std::int64_t context, std::byte*
   const OneThread exec;
   encode_tiles(exec, codec, kv_heads, Kokkos::View<const EncodeJob*, Memory>(jobs));
   exec.fence();
-  for (std::int64_t i = 1; i < context / distinct; ++i) {
-    std::memcpy(layer + static_cast<std::size_t>(i) * page, layer, page);
+  for (std::size_t i = 1; i < static_cast<std::size_t>(context) / distinct; ++i) {
+    std::memcpy(layer + i * page, layer, page);
   }
 }
 
@@ -216,8 +216,8 @@ void tiles(benchmark::State& state, const TilesCase& test) {
   options.format = test.format->format(shape.dim);
   const TileCodec<Memory> codec(options);
   const std::size_t page = page_bytes(options.format, kv_heads, tiles_per_page);
-  const auto num_pages =
-      static_cast<std::size_t>(shape.context / (TileFormat::tokens * tiles_per_page));
+  const auto num_pages = static_cast<std::size_t>(
+      shape.context / (static_cast<std::int64_t>(TileFormat::tokens) * tiles_per_page));
   layers[0].make(std::string(test.format->name) + "/" + std::to_string(shape.dim) + "/" +
                      std::to_string(shape.context),
                  page * num_pages,

@@ -193,10 +193,10 @@ TEST_CASE("problems and options outside their domain") {
   };
   using P = DecodeProblem;
   using O = DecodeOptions;
-  for (const auto& [query, kv] : {std::pair{33, 2}, std::pair{3, 2}}) {
-    refused("expected a multiple of kv_heads = 2", [&](P& p, O&) {
-      p.query_heads = query;
-      p.kv_heads = kv;
+  for (const int query_heads : {33, 3}) {
+    refused("expected a multiple of kv_heads = 2", [=](P& p, O&) {
+      p.query_heads = query_heads;
+      p.kv_heads = 2;
     });
   }
   refused("query_heads is 0, expected 1 or more", [](P& p, O&) { p.query_heads = 0; });
