@@ -15,6 +15,8 @@
 // token of context and query head; min_ns_per_token_head, of the quickest iteration;
 // cpu_ns_per_token_head, processor time of all threads (what to compare, for t1, on a machine that
 // others use too); gb_per_s, bytes of the stored keys and values read per second.
+// On such a machine set OMP_WAIT_POLICY=passive for more than one thread: a thread that waits
+// spinning takes the processor from the one it waits for.
 
 #include "bench_program.hpp"
 #include "eigen_attention.hpp"
