@@ -8,6 +8,11 @@
 #include <turboquant/attention/decode_kernels.hpp>
 #include <turboquant/attention/decode_plan.hpp>
 #include <turboquant/attention/decode_problem.hpp>
+#include <turboquant/attention/history_tiles.hpp>
+#include <turboquant/attention/mma_decode.hpp>
+#include <turboquant/attention/mma_kernels.hpp>
+#include <turboquant/attention/mma_merge.hpp>
+#include <turboquant/attention/mma_plan.hpp>
 #include <turboquant/attention/scores.hpp>
 #include <turboquant/base/checked_math.hpp>
 #include <turboquant/base/codec.hpp>
@@ -26,6 +31,14 @@
 #include <turboquant/cache/ring_buffer.hpp>
 #include <turboquant/cache/tile_storage.hpp>
 #include <turboquant/cache/token_rows.hpp>
+#include <turboquant/device/arch/cuda_exact_rows.hpp>
+#include <turboquant/device/arch/cuda_mma_instructions.hpp>
+#include <turboquant/device/arch/cuda_mma_prepare.hpp>
+#include <turboquant/device/arch/cuda_mma_registers.hpp>
+#include <turboquant/device/arch/cuda_mma_shapes.hpp>
+#include <turboquant/device/arch/cuda_mma_state.hpp>
+#include <turboquant/device/arch/cuda_mma_walk.hpp>
+#include <turboquant/device/arch/cuda_target.hpp>
 #include <turboquant/device/arch/float8_query.hpp>
 #include <turboquant/device/arch/host_operations.hpp>
 #include <turboquant/device/arch/host_portable.hpp>
@@ -55,6 +68,7 @@
 #include <turboquant/device/mma_order.hpp>
 #include <turboquant/device/mma_words.hpp>
 #include <turboquant/device/paged_tiles.hpp>
+#include <turboquant/device/preferred_order.hpp>
 #include <turboquant/device/row_view.hpp>
 #include <turboquant/device/runtime.hpp>
 #include <turboquant/device/team_encoder.hpp>

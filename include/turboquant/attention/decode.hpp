@@ -2,6 +2,7 @@
 
 #include <turboquant/attention/decode_kernels.hpp>
 #include <turboquant/attention/decode_plan.hpp>
+#include <turboquant/attention/mma_decode.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -57,7 +58,8 @@ void require_extents(const char* name, const View& view,
 /// fit the plan; on
 ///         host spaces also for records outside their domain (on device spaces records are not read
 ///         here).
-/// No allocation, no copy between memory spaces, three kernels. O(tokens query_heads (key_dim +
+/// No allocation, no copy between memory spaces; three kernels, two on matrix units, which a CUDA
+/// graph can capture; matrix units need pages aligned to 16 bytes. O(tokens query_heads (key_dim +
 /// value_dim)). Same bits for the same plan, records and processor, whatever the number of threads.
 template <class ExecutionSpace, class MemorySpace, class Query, class Output>
 void run_decode(const ExecutionSpace& exec, const DecodePlan<ExecutionSpace, MemorySpace>& plan,
@@ -101,6 +103,17 @@ void run_decode(const ExecutionSpace& exec, const DecodePlan<ExecutionSpace, Mem
   const detail::DecodeWorkspace memory{layout,
                                        workspace.data() + (alignment - misaligned) % alignment};
   const TileTables& tables = plan.codec().tables();
+  const float* sink_logits =
+      inputs.sink_logits.extent(0) == 0 ? nullptr : inputs.sink_logits.data();
+  if constexpr (detail::has_matrix_units<ExecutionSpace>) {
+    if (plan.uses_matrix_units()) {
+      const RowView queries{inputs.queries.data(), row_type_of<Query>,
+                            std::int64_t{problem.query_heads} * format.key_dim, format.key_dim};
+      detail::run_matrix_units(exec, tables, memory, inputs.sequences.data(), queries,
+                               {sink_logits, output.data(), row_type_of<Output>, lse.data()});
+      return;
+    }
+  }
   using Policy = Kokkos::RangePolicy<ExecutionSpace, Kokkos::Schedule<Kokkos::Dynamic>,
                                      Kokkos::IndexType<std::int64_t>>;
   const auto launch = [&](const auto& calls) {
@@ -115,9 +128,7 @@ void run_decode(const ExecutionSpace& exec, const DecodePlan<ExecutionSpace, Mem
     Kokkos::parallel_for(
         "turboquant::run_decode::merge",
         Policy(exec, 0, sequences * layout.num_queries * problem.query_heads),
-        detail::MergeParts<Output>{
-            tables, memory, inputs.sink_logits.extent(0) == 0 ? nullptr : inputs.sink_logits.data(),
-            output.data(), lse.data()});
+        detail::MergeParts<Output>{tables, memory, sink_logits, output.data(), lse.data()});
   };
   if constexpr (detail::runs_on_host<ExecutionSpace>) {
     launch(detail::HostAttentionCalls{plan.host_attention()});

@@ -31,6 +31,13 @@ struct DecodeWorkspace {
     const std::int64_t index = (sequence * layout.num_splits + split) * layout.kv_heads + head;
     return base + layout.states + index * layout.state_bytes;
   }
+  /// Number of the first element of a query row in (sequences num_queries, query_heads, key_dim).
+  [[nodiscard]] TURBOQUANT_FUNCTION std::int64_t query_at(const RowView& queries,
+                                                          std::int64_t sequence, int head,
+                                                          int row) const noexcept {
+    return queries.offset(sequence * layout.num_queries + row / layout.ratio,
+                          head * layout.ratio + row % layout.ratio);
+  }
   /// Number of the first query row of a (sequence, part, kv head).
   [[nodiscard]] TURBOQUANT_FUNCTION std::int64_t part_row(std::int64_t sequence, int part,
                                                           int head) const noexcept {

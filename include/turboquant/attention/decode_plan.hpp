@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/attention/decode_problem.hpp>
+#include <turboquant/attention/mma_plan.hpp>
 #include <turboquant/base/checked_math.hpp>
 #include <turboquant/device/encode_tiles.hpp>
 #include <turboquant/device/tile_attention.hpp>
@@ -70,6 +71,8 @@ struct DecodeLayout {
   std::int64_t sliding_window = 0;
   float logit_scale = 0;  ///< softmax scale times log2(e)
   float soft_cap = 0;     ///< in units of log 2
+  int sets = 1;           ///< matrix units: a team takes up to 4 sets rows
+  int row_blocks = 1;     ///< matrix units: teams that share the rows of a kv head
 
   // Bytes from the start of the workspace, and per item.
   std::int64_t plain_queries = 0;    ///< (sequences, kv_heads, rows, key_dim) float
@@ -78,9 +81,10 @@ struct DecodeLayout {
   std::int64_t prepared_bytes = 0;
   std::int64_t states = 0;  ///< (sequences, num_splits, kv_heads, state_bytes)
   std::int64_t state_bytes = 0;
-  std::int64_t outputs = 0;  ///< (sequences, num_splits + 1, kv_heads, rows, value_dim) float
-  std::int64_t maxima = 0;   ///< (sequences, num_splits + 1, kv_heads, rows) float
-  std::int64_t sums = 0;     ///< the same
+  std::int64_t outputs = 0;   ///< (sequences, num_splits + 1, kv_heads, rows, value_dim) float
+  std::int64_t maxima = 0;    ///< (sequences, num_splits + 1, kv_heads, rows) float
+  std::int64_t sums = 0;      ///< the same
+  std::int64_t counters = 0;  ///< (sequences, kv_heads, row_blocks) int; matrix units only
   std::int64_t bytes = 0;
 };
 
@@ -114,14 +118,16 @@ class DecodePlan {
 
   [[nodiscard]] const detail::DecodeLayout& layout() const noexcept { return layout_; }
   [[nodiscard]] const detail::HostAttention& host_attention() const noexcept { return host_; }
+  /// Whether runs use matrix units.
+  [[nodiscard]] bool uses_matrix_units() const noexcept { return matrix_units_; }
 
  private:
   template <class E, class M>
   friend DecodePlan<E, M> plan_decode(const E&, const TileCodec<M>&, const DecodeProblem&,
                                       const DecodeOptions&);
 
-  DecodePlan(const TileCodec<MemorySpace>& codec, const DecodeProblem& problem,
-             const DecodeOptions& options)
+  DecodePlan(const ExecutionSpace& exec, const TileCodec<MemorySpace>& codec,
+             const DecodeProblem& problem, const DecodeOptions& options)
       : codec_(codec), problem_(problem) {
     const TileTables& tables = codec.tables();
     const TileFormat& format = codec.format();
@@ -143,10 +149,37 @@ class DecodePlan {
           std::string(to_string(operations.arch)) + " (" + std::string(host_.name) + ")";
       lay_out(host_.query_bytes(tables, layout_.rows), host_.state_bytes(tables, layout_.rows));
     } else {
-      operations_name_ = "portable float";
-      lay_out(detail::PortableAttention::query_bytes(tables, layout_.rows),
-              detail::PortableAttention::state_bytes(tables, layout_.rows));
+      choose_device_operations(exec, options);
     }
+  }
+
+  void choose_device_operations(const ExecutionSpace& exec, const DecodeOptions& options) {
+    const TileTables& tables = codec_.tables();
+    if constexpr (detail::has_matrix_units<ExecutionSpace>) {
+      const detail::MmaPlan mma = detail::plan_mma(
+          codec_.format(), problem_, detail::device_properties(exec), options.num_splits);
+      require(mma.used() || options.device != DeviceArch::matrix_units, ErrorCode::unsupported,
+              "plan_decode: matrix units were asked for, but ", mma.refusal);
+      if (mma.used() && options.device != DeviceArch::portable) {
+        matrix_units_ = true;
+        operations_name_ = "matrix units (15-bit queries, fp16 weights)";
+        layout_.sets = mma.sets;
+        layout_.row_blocks = mma.row_blocks;
+        layout_.num_splits = mma.num_splits;
+        layout_.tiles_per_split = 0;
+        lay_out_matrix_units();
+        return;
+      }
+      operations_name_ = mma.used() ? "portable float (asked for)"
+                                    : "portable float (no matrix units: " + mma.refusal + ")";
+    } else {
+      static_cast<void>(exec);
+      require(options.device != DeviceArch::matrix_units, ErrorCode::unsupported,
+              "plan_decode: matrix units were asked for, but this build has no kernels for them");
+      operations_name_ = "portable float";
+    }
+    lay_out(detail::PortableAttention::query_bytes(tables, layout_.rows),
+            detail::PortableAttention::state_bytes(tables, layout_.rows));
   }
 
   void choose_splits(const DecodeOptions& options) {
@@ -169,19 +202,43 @@ class DecodePlan {
     layout_.tiles_per_split = splits > most ? 0 : DecodeOptions::default_tiles_per_split;
   }
 
-  void lay_out(std::size_t prepared_bytes, std::size_t state_bytes) {
-    const TileFormat& format = codec_.format();
+  /// Hands out sections of the workspace one after another.
+  struct Sections {
     std::int64_t end = 0;
-    const auto section = [&](std::int64_t count, std::int64_t bytes_each) {
+
+    std::int64_t operator()(std::int64_t count, std::int64_t bytes_each) {
       const std::int64_t start = end;
       end = checked_add(end,
                         round_up(checked_mul(count, bytes_each), detail::DecodeLayout::alignment));
       return start;
-    };
+    }
+    /// Bytes in all, with room to align the start.
+    [[nodiscard]] std::int64_t bytes() const {
+      return end == 0 ? 0 : checked_add(end, detail::DecodeLayout::alignment);
+    }
+  };
+
+  void lay_out_parts(Sections& section) {
+    const std::int64_t heads = checked_mul(layout_.num_sequences, layout_.kv_heads);
+    const std::int64_t rows =
+        checked_mul(checked_mul(heads, layout_.rows), std::int64_t{layout_.num_splits} + 1);
+    layout_.outputs = section(rows, 4 * codec_.format().value_dim);
+    layout_.maxima = section(rows, 4);
+    layout_.sums = section(rows, 4);
+    layout_.bytes = section.bytes();
+  }
+
+  void lay_out_matrix_units() {
+    Sections section;
+    lay_out_parts(section);
+  }
+
+  void lay_out(std::size_t prepared_bytes, std::size_t state_bytes) {
+    const TileFormat& format = codec_.format();
+    Sections section;
     const std::int64_t heads = checked_mul(layout_.num_sequences, layout_.kv_heads);
     const std::int64_t rows = checked_mul(heads, layout_.rows);
     const std::int64_t vectors = format.key_codec == KeyCodec::inner_product ? 2 : 1;
-    const std::int64_t parts = layout_.num_splits + 1;
     layout_.prepared_bytes =
         round_up(static_cast<std::int64_t>(prepared_bytes), detail::DecodeLayout::alignment);
     layout_.state_bytes =
@@ -190,11 +247,7 @@ class DecodePlan {
     layout_.rotated_queries = section(checked_mul(rows, vectors), 4 * format.key_dim);
     layout_.prepared = section(heads, layout_.prepared_bytes);
     layout_.states = section(checked_mul(heads, layout_.num_splits), layout_.state_bytes);
-    layout_.outputs = section(checked_mul(rows, parts), 4 * format.value_dim);
-    layout_.maxima = section(checked_mul(rows, parts), 4);
-    layout_.sums = section(checked_mul(rows, parts), 4);
-    // Room to align the start.
-    layout_.bytes = end == 0 ? 0 : checked_add(end, detail::DecodeLayout::alignment);
+    lay_out_parts(section);
   }
 
   TileCodec<MemorySpace> codec_;
@@ -202,6 +255,7 @@ class DecodePlan {
   detail::DecodeLayout layout_{};
   detail::HostAttention host_{};
   std::string operations_name_;
+  bool matrix_units_ = false;
 };
 
 /// Plans attention over compressed tiles and exact rows.
@@ -219,10 +273,9 @@ template <class ExecutionSpace, class MemorySpace>
     const DecodeOptions& options = {}) {
   static_assert(Kokkos::SpaceAccessibility<ExecutionSpace, MemorySpace>::accessible,
                 "the execution space cannot reach the codec's memory space");
-  static_cast<void>(exec);
   require_initialized("plan_decode");
   detail::require_problem(problem);
-  return DecodePlan<ExecutionSpace, MemorySpace>(codec, problem, options);
+  return DecodePlan<ExecutionSpace, MemorySpace>(exec, codec, problem, options);
 }
 
 }  // namespace turboquant

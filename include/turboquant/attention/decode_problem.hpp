@@ -30,6 +30,13 @@ struct DecodeProblem {
   std::int64_t sliding_window = 0;
 };
 
+/// Which operations attend on an accelerator.
+enum class DeviceArch {
+  automatic,     ///< matrix units where device, tile format and problem allow it
+  portable,      ///< float, the reference on any device
+  matrix_units,  ///< 8 x 8 matrix units: compute capability 8.0 or newer
+};
+
 /// What may differ without changing what is computed, beyond rounding.
 struct DecodeOptions {
   Exactness exactness = Exactness::exact;
@@ -37,6 +44,9 @@ struct DecodeOptions {
   /// a sequence gives the same bits alone and in any batch, on any number of threads.
   int num_splits = 0;
   HostArch arch = HostArch::automatic;  ///< host spaces only
+  /// Device spaces only. Matrix units err by up to 1e-3 of the mean length of the values averaged,
+  /// whatever the exactness; automatic splits then depend on the device and the batch.
+  DeviceArch device = DeviceArch::automatic;
 
   static constexpr std::int64_t default_tiles_per_split = 16;
 };

@@ -11,7 +11,7 @@
 
 /// Unrolls the loop that follows where kernels are compiled for a device, so that arrays it indexes
 /// stay in registers.
-#if defined(__CUDACC__) || defined(__HIPCC__)
+#if defined(__CUDA_ARCH__) || defined(__HIPCC__)
 #define TURBOQUANT_UNROLL_IN_KERNELS _Pragma("unroll")
 #else
 #define TURBOQUANT_UNROLL_IN_KERNELS

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/cache/capture_engine.hpp>
+#include <turboquant/device/preferred_order.hpp>
 #include <turboquant/runtime/layer_options.hpp>
 
 #include <algorithm>
@@ -91,7 +92,8 @@ class CacheLayers {
   }
 
  private:
-  [[nodiscard]] TileCodec<Space> codec_for(const TileCodecOptions& options) {
+  [[nodiscard]] TileCodec<Space> codec_for(TileCodecOptions options) {
+    options.format.order = preferred_order<Space>(options.format);
     for (const TileCodec<Space>& codec : codecs_) {
       if (codec.options() == options) {
         return codec;

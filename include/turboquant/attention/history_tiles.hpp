@@ -1,0 +1,43 @@
+#pragma once
+
+#include <turboquant/attention/decode_plan.hpp>
+
+#include <cstdint>
+
+namespace turboquant::detail {
+
+/// The compressed tokens of a sequence that at least one query sees, and how its tiles are cut into
+/// parts.
+struct HistoryTiles {
+  std::int64_t begin = 0;  ///< tokens, counted from slot 0 of the first page
+  std::int64_t end = 0;
+  std::int64_t first_tile = 0;
+  std::int64_t end_tile = 0;
+  std::int64_t per_split = 0;
+
+  TURBOQUANT_FUNCTION HistoryTiles(const DecodeLayout& layout,
+                                   const DecodeSequence& sequence) noexcept
+      : begin(sequence.history_begin), end(sequence.query_position + layout.num_queries) {
+    end = end < sequence.history_end ? end : sequence.history_end;
+    if (layout.sliding_window > 0) {
+      const std::int64_t oldest = sequence.query_position + 1 - layout.sliding_window;
+      begin = begin > oldest ? begin : oldest;
+    }
+    begin -= sequence.page_position;
+    end -= sequence.page_position;
+    constexpr auto tile_tokens = static_cast<std::int64_t>(TileFormat::tokens);
+    first_tile = begin / tile_tokens;
+    end_tile = end > begin ? (end - 1) / tile_tokens + 1 : first_tile;
+    const std::int64_t even = (end_tile - first_tile + layout.num_splits - 1) / layout.num_splits;
+    per_split = layout.tiles_per_split > 0 ? layout.tiles_per_split : even;
+  }
+
+  /// Parts that hold tiles: the first ones.
+  [[nodiscard]] TURBOQUANT_FUNCTION int parts() const noexcept {
+    return end_tile == first_tile
+               ? 0
+               : static_cast<int>((end_tile - first_tile + per_split - 1) / per_split);
+  }
+};
+
+}  // namespace turboquant::detail
