@@ -6,6 +6,10 @@ add_library(turboquant_warnings INTERFACE)
 if(PROJECT_IS_TOP_LEVEL)
   target_compile_options(turboquant_warnings INTERFACE -Wall -Wextra -Wconversion -Wshadow -Wpedantic
                                                        -Werror)
+  # nvcc compiles a kernel that calls a host function, after a warning; the kernel does nothing.
+  if(Kokkos_ENABLE_CUDA AND NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    target_compile_options(turboquant_warnings INTERFACE -Werror=cross-execution-space-call)
+  endif()
   # GCC 12 reports overlapping copies inside its own std::string (GCC bug 105651).
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(turboquant_warnings INTERFACE -Wno-restrict)

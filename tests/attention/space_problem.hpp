@@ -49,31 +49,71 @@ class SpaceProblem {
   template <class Output = float>
   [[nodiscard]] Result run_plan(const ExecutionSpace& exec,
                                 const DecodePlan<ExecutionSpace, Space>& plan) const {
-    Kokkos::View<Output****, Kokkos::LayoutRight, Space> output(
-        "output", queries_.extent(0), queries_.extent(1), queries_.extent(2),
-        static_cast<std::size_t>(codec_.format().value_dim));
-    Kokkos::View<float***, Kokkos::LayoutRight, Space> lse("lse", queries_.extent(0),
-                                                           queries_.extent(1), queries_.extent(2));
-    Kokkos::View<std::byte*, Space> workspace("workspace",
-                                              static_cast<std::size_t>(plan.workspace_bytes()));
-    poison(output);
-    poison(lse);
-    poison(workspace);
+    const auto run = prepare_run<Output>(plan);
     Kokkos::fence();
+    run(exec);
+    exec.fence();
+    return run.result();
+  }
+
+  /// A plan with inputs, outputs and workspace, to be run any number of times.
+  template <class Output>
+  struct Run {
+    DecodePlan<ExecutionSpace, Space> plan;
+    DecodeInputs<float, Space> inputs;
+    Kokkos::View<Output****, Kokkos::LayoutRight, Space> output;
+    Kokkos::View<float***, Kokkos::LayoutRight, Space> lse;
+    Kokkos::View<std::byte*, Space> workspace;
+
+    void operator()(const ExecutionSpace& exec) const {
+      run_decode(exec, plan, inputs, output, lse, workspace);
+    }
+    void poison_outputs() const {
+      poison(output);
+      poison(lse);
+    }
+    [[nodiscard]] Result result() const {
+      Result result;
+      const auto host_output = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), output);
+      for (std::size_t i = 0; i < host_output.size(); ++i) {
+        result.output.push_back(number(host_output.data()[i]));
+      }
+      const auto host_lse = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), lse);
+      result.lse.assign(host_lse.data(), host_lse.data() + host_lse.size());
+      return result;
+    }
+  };
+
+  /// Outputs and workspace hold NaN.
+  template <class Output = float>
+  [[nodiscard]] Run<Output> prepare_run(const DecodePlan<ExecutionSpace, Space>& plan) const {
     DecodeInputs<float, Space> inputs;
     inputs.queries = queries_;
     inputs.sequences = records_;
     inputs.sink_logits = sink_logits_;
-    run_decode(exec, plan, inputs, output, lse, workspace);
-    exec.fence();
-    Result result;
-    const auto host_output = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), output);
-    for (std::size_t i = 0; i < host_output.size(); ++i) {
-      result.output.push_back(number(host_output.data()[i]));
+    using Outputs = decltype(Run<Output>::output);
+    using Sums = decltype(Run<Output>::lse);
+    using Bytes = decltype(Run<Output>::workspace);
+    const auto sequences = queries_.extent(0);
+    const auto num_queries = queries_.extent(1);
+    const auto heads = queries_.extent(2);
+    const Run<Output> run{plan, inputs,
+                          Outputs("output", sequences, num_queries, heads,
+                                  static_cast<std::size_t>(codec_.format().value_dim)),
+                          Sums("lse", sequences, num_queries, heads),
+                          Bytes("workspace", static_cast<std::size_t>(plan.workspace_bytes()))};
+    run.poison_outputs();
+    poison(run.workspace);
+    return run;
+  }
+
+  /// Multiplies the queries in place.
+  void scale_queries(float factor) const {
+    const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), queries_);
+    for (std::size_t i = 0; i < host.size(); ++i) {
+      host.data()[i] *= factor;
     }
-    const auto host_lse = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), lse);
-    result.lse.assign(host_lse.data(), host_lse.data() + host_lse.size());
-    return result;
+    Kokkos::deep_copy(queries_, host);
   }
 
  private:

@@ -3,6 +3,8 @@
 
 #include "runtime/runtime_test_support.hpp"
 
+#include <turboquant/device/transcode.hpp>
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -14,8 +16,6 @@ using turboquant::CacheMode;
 using turboquant::LayerOptions;
 
 namespace {
-
-constexpr KVShape shape{.kv_heads = 2, .key_dim = 64, .value_dim = 32};
 
 /// Copies in both directions between the host and a space.
 template <class Space, class T>
@@ -33,9 +33,9 @@ struct Outcome {
   std::vector<float> output;
 };
 
-/// Prefill, decode, fork, rollback and a shared page, on one space.
+/// Prefill, decode, fork, rollback and a shared page, on one space; tiles in host order.
 template <class Exec>
-Outcome run() {
+Outcome run(const KVShape& shape) {
   using Space = typename Exec::memory_space;
   const Exec exec;
   LayerOptions options = layer(shape, 3, 4, 100);
@@ -46,7 +46,8 @@ Outcome run() {
   const DeviceRows<Space, float> keys(tokens.keys);
   const DeviceRows<Space, float> values(tokens.values);
   const DeviceRows<Space, float> queries(query_rows.keys);
-  Kokkos::View<float***, Kokkos::LayoutRight, Space> output("output", 400, 4, 32);
+  Kokkos::View<float***, Kokkos::LayoutRight, Space> output("output", 400, 4,
+                                                            std::size_t(shape.value_dim));
   Kokkos::View<float**, Kokkos::LayoutRight, Space> lse("lse", 400, 4);
   const auto a = manager.open();
   const auto b = manager.open();
@@ -59,7 +60,8 @@ Outcome run() {
   manager.truncate(exec, a, 130);
   manager.append(exec, 0, std::vector{c, a}, offsets, keys.rows, values.rows);
   Kokkos::View<float****, Kokkos::LayoutRight, Space> newest("newest", 3, 2, 4, 64);
-  Kokkos::View<float****, Kokkos::LayoutRight, Space> decoded("decoded", 3, 2, 4, 32);
+  Kokkos::View<float****, Kokkos::LayoutRight, Space> decoded("decoded", 3, 2, 4,
+                                                              std::size_t(shape.value_dim));
   Kokkos::View<float***, Kokkos::LayoutRight, Space> sums("sums", 3, 2, 4);
   HostQueries host_newest("newest", 3, 2, 4, 64);
   std::copy_n(query_rows.keys.data(), host_newest.size(), host_newest.data());
@@ -93,15 +95,21 @@ Outcome run() {
       Kokkos::View<std::byte*, Host> bytes("bytes", format.bytes() * 2);
       Kokkos::deep_copy(
           bytes, Kokkos::View<const std::byte*, Space, Unmanaged>(pages[tile], bytes.size()));
-      outcome.tiles.insert(outcome.tiles.end(), bytes.data(), bytes.data() + bytes.size());
+      turboquant::TileFormat in_host_order = format;
+      in_host_order.order = turboquant::TileOrder::host;
+      Kokkos::View<std::byte*, Host> out("out", bytes.size());
+      turboquant::transcode_tiles(HostExec(), format, Kokkos::View<const std::byte*, Host>(bytes),
+                                  in_host_order, out);
+      HostExec().fence();
+      outcome.tiles.insert(outcome.tiles.end(), out.data(), out.data() + out.size());
     }
   }
   return outcome;
 }
 
 template <class Exec>
-void compare(const char* name, const Outcome& expected) {
-  const Outcome outcome = run<Exec>();
+void compare(const char* name, const KVShape& shape, const Outcome& expected) {
+  const Outcome outcome = run<Exec>(shape);
   CAPTURE(std::string(name));
   CHECK(outcome.tiles == expected.tiles);
   REQUIRE(outcome.output.size() == expected.output.size());
@@ -116,12 +124,16 @@ void compare(const char* name, const Outcome& expected) {
 
 }  // namespace
 
-TEST_CASE("every space stores the same bytes and computes the same attention") {
-  const Outcome expected = run<HostExec>();
-  compare<Kokkos::DefaultHostExecutionSpace>("default host space", expected);
-  if (std::is_same_v<Kokkos::DefaultExecutionSpace, Kokkos::DefaultHostExecutionSpace>) {
-    MESSAGE("accelerator skipped: this Kokkos was built without one");
-  } else {
-    compare<Kokkos::DefaultExecutionSpace>("accelerator", expected);
+TEST_CASE("every space stores the same codes and computes the same attention") {
+  // The second shape is one that matrix units take: a device then stores tiles in mma order.
+  for (const KVShape& shape : {KVShape{.kv_heads = 2, .key_dim = 64, .value_dim = 32},
+                               KVShape{.kv_heads = 2, .key_dim = 64, .value_dim = 64}}) {
+    const Outcome expected = run<HostExec>(shape);
+    compare<Kokkos::DefaultHostExecutionSpace>("default host space", shape, expected);
+    if (std::is_same_v<Kokkos::DefaultExecutionSpace, Kokkos::DefaultHostExecutionSpace>) {
+      MESSAGE("accelerator skipped: no device, this Kokkos was built without one");
+    } else {
+      compare<Kokkos::DefaultExecutionSpace>("accelerator", shape, expected);
+    }
   }
 }
