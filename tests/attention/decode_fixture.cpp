@@ -471,18 +471,4 @@ void check_all(const Setup& setup) {
   }
 }
 
-TileFormat make_format(KeyCodec keys, int key_bits, int key_dim, ValueCodec values, int value_bits,
-                       int value_dim, int group, TileOrder order) {
-  TileFormat format;
-  format.key_codec = keys;
-  format.key_bits = key_bits;
-  format.key_dim = key_dim;
-  format.value_codec = values;
-  format.value_bits = value_bits;
-  format.value_dim = value_dim;
-  format.value_group = group;
-  format.order = order;
-  return format;
-}
-
 }  // namespace decode_fixture

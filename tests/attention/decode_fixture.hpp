@@ -8,6 +8,8 @@
 #include <turboquant/attention/decode_problem.hpp>
 #include <turboquant/device/tile_codec.hpp>
 
+#include <support/tile_inputs.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -177,7 +179,6 @@ inline double bound(Exactness exactness) {
 /// Output and log-sum-exp of every arch and exactness against the reference.
 void check_all(const Setup& setup);
 
-TileFormat make_format(KeyCodec keys, int key_bits, int key_dim, ValueCodec values, int value_bits,
-                       int value_dim, int group, TileOrder order = TileOrder::host);
+using test::make_format;
 
 }  // namespace decode_fixture

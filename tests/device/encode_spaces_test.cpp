@@ -5,6 +5,7 @@
 #include <turboquant/device/encode_tiles.hpp>
 
 #include <doctest/doctest.h>
+#include <support/tile_inputs.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -16,37 +17,6 @@
 using namespace turboquant;
 
 namespace {
-
-/// Rows with everything that quantizers treat specially: outliers, zeros, ties, constants, tiny and
-/// huge rows.
-std::vector<float> make_rows(std::size_t rows, std::size_t dim, std::uint64_t stream) {
-  const CounterRng rng(13, stream);
-  std::vector<float> out(rows * dim);
-  for (std::size_t row = 0; row < rows; ++row) {
-    for (std::size_t d = 0; d < dim; ++d) {
-      const std::uint64_t i = 2 * (row * dim + d);
-      const double radius = std::sqrt(-2 * std::log(rng.uniform(i)));
-      auto x = static_cast<float>(radius * std::cos(6.283185307179586 * rng.uniform(i + 1)));
-      switch (row % 16) {
-        case 2: x = std::round(x * 16) / 16; break;  // value codes at borders
-        case 3: x = d % 7 == 0 ? 40 * x : x; break;
-        case 4: x = 0; break;
-        case 5: x = d == 0 ? 1.0F : 0.0F; break;
-        case 6: x = 1.5F; break;
-        case 7: x *= 1e-30F; break;
-        case 8: x *= 1e30F; break;
-        case 9: x *= 1e-42F; break;
-        case 10: x = static_cast<float>(d % 16) * 0.5F; break;
-        case 11: x = std::round(x * 4) / 8; break;
-        case 12: x = d % 2 == 0 ? -0.0F : 0.0F; break;
-        case 13: x += 100; break;
-        default: break;
-      }
-      out[row * dim + d] = x;
-    }
-  }
-  return out;
-}
 
 /// All heads of `tokens` tokens, flat: [head][tile], written in pieces of `chunk` tokens over
 /// memory full of ones.
@@ -88,19 +58,7 @@ std::vector<std::byte> encode(const Exec& exec, const TileCodecOptions& options,
   return std::vector<std::byte>(host.data(), host.data() + host.size());
 }
 
-TileCodecOptions make_options(KeyCodec keys, int key_bits, int key_dim, ValueCodec values,
-                              int value_bits, int value_dim, int group) {
-  TileCodecOptions options;
-  options.format.key_codec = keys;
-  options.format.key_bits = key_bits;
-  options.format.key_dim = key_dim;
-  options.format.value_codec = values;
-  options.format.value_bits = value_bits;
-  options.format.value_dim = value_dim;
-  options.format.value_group = group;
-  options.seed = 42;
-  return options;
-}
+using test::make_options;
 
 std::vector<TileCodecOptions> all_options() {
   std::vector<TileCodecOptions> all;
@@ -141,9 +99,10 @@ TEST_CASE("every execution space writes the same bytes") {
     CAPTURE(format.value_bits);
     CAPTURE(static_cast<int>(format.order));
     const std::size_t rows = 150 * heads;
-    const std::vector<float> keys = make_rows(rows, static_cast<std::size_t>(format.key_dim), 2);
+    const std::vector<float> keys =
+        test::hard_rows(rows, static_cast<std::size_t>(format.key_dim), 2);
     const std::vector<float> values =
-        make_rows(rows, static_cast<std::size_t>(format.value_dim), 3);
+        test::hard_rows(rows, static_cast<std::size_t>(format.value_dim), 3);
     const std::vector<std::byte> expected = encode(Kokkos::DefaultHostExecutionSpace(), options,
                                                    heads, keys, values, 64, HostArch::portable);
     test::for_each_execution_space("encode_spaces", [&](const auto& exec) {
@@ -155,7 +114,7 @@ TEST_CASE("every execution space writes the same bytes") {
 }
 
 TEST_CASE("rows in half precision") {
-  const std::vector<float> keys = make_rows(150, 128, 4);
+  const std::vector<float> keys = test::hard_rows(150, 128, 4);
   const auto check = [&](auto type) {
     using Half = decltype(type);
     std::vector<Half> halves;
@@ -177,7 +136,7 @@ TEST_CASE("rows in half precision") {
 }
 
 TEST_CASE("numbers that are not finite are found on every execution space") {
-  std::vector<float> rows = make_rows(6, 128, 7);
+  std::vector<float> rows = test::hard_rows(6, 128, 7);
   rows[500] = std::numeric_limits<float>::quiet_NaN();
   test::for_each_execution_space("encode_spaces", [&](const auto& exec) {
     using Space = typename std::decay_t<decltype(exec)>::memory_space;
@@ -199,8 +158,10 @@ TEST_CASE("a team that shares a tile writes the bytes of one thread") {
     CAPTURE(static_cast<int>(format.key_codec));
     CAPTURE(format.key_bits);
     const TileCodec<Kokkos::HostSpace> codec(options);
-    const std::vector<float> keys = make_rows(128, static_cast<std::size_t>(format.key_dim), 8);
-    const std::vector<float> values = make_rows(128, static_cast<std::size_t>(format.value_dim), 9);
+    const std::vector<float> keys =
+        test::hard_rows(128, static_cast<std::size_t>(format.key_dim), 8);
+    const std::vector<float> values =
+        test::hard_rows(128, static_cast<std::size_t>(format.value_dim), 9);
     const Kokkos::DefaultHostExecutionSpace exec;
     const std::vector<std::byte> expected =
         encode(exec, options, heads, keys, values, 64, HostArch::portable);

@@ -7,6 +7,7 @@
 #include <turboquant/quant/value_quantizer.hpp>
 
 #include <doctest/doctest.h>
+#include <support/tile_inputs.hpp>
 
 #include <cmath>
 #include <cstdint>
@@ -20,36 +21,6 @@ namespace {
 
 using Exec = Kokkos::DefaultHostExecutionSpace;
 using Memory = Kokkos::HostSpace;
-
-/// Rows with everything that quantizers treat specially: outliers, zeros, ties, constants, tiny and
-/// huge rows.
-std::vector<float> make_rows(std::size_t rows, std::size_t dim, std::uint64_t stream) {
-  const CounterRng rng(11, stream);
-  std::vector<float> out(rows * dim);
-  for (std::size_t row = 0; row < rows; ++row) {
-    for (std::size_t d = 0; d < dim; ++d) {
-      const std::uint64_t i = 2 * (row * dim + d);
-      const double radius = std::sqrt(-2 * std::log(rng.uniform(i)));
-      auto x = static_cast<float>(radius * std::cos(6.283185307179586 * rng.uniform(i + 1)));
-      switch (row % 16) {
-        case 3: x = d % 7 == 0 ? 40 * x : x; break;
-        case 4: x = 0; break;
-        case 5: x = d == 0 ? 1.0F : 0.0F; break;
-        case 6: x = 1.5F; break;
-        case 7: x *= 1e-30F; break;
-        case 8: x *= 1e30F; break;
-        case 9: x *= 1e-42F; break;
-        case 10: x = static_cast<float>(d % 16) * 0.5F; break;
-        case 11: x = std::round(x * 4) / 8; break;
-        case 12: x = d % 2 == 0 ? -0.0F : 0.0F; break;
-        case 13: x += 100; break;
-        default: break;
-      }
-      out[row * dim + d] = x;
-    }
-  }
-  return out;
-}
 
 struct Tiles {
   std::vector<std::byte> memory;
@@ -92,19 +63,7 @@ Tiles encode(const ExecutionSpace& exec, const TileCodec<Memory>& codec, int hea
   return tiles;
 }
 
-TileCodecOptions make_options(KeyCodec keys, int key_bits, int key_dim, ValueCodec values,
-                              int value_bits, int value_dim, int group) {
-  TileCodecOptions options;
-  options.format.key_codec = keys;
-  options.format.key_bits = key_bits;
-  options.format.key_dim = key_dim;
-  options.format.value_codec = values;
-  options.format.value_bits = value_bits;
-  options.format.value_dim = value_dim;
-  options.format.value_group = group;
-  options.seed = 42;
-  return options;
-}
+using test::make_options;
 
 std::vector<TileCodecOptions> all_options() {
   std::vector<TileCodecOptions> all;
@@ -146,8 +105,8 @@ TEST_CASE("tiles hold the codes and scales of the host quantizers") {
     const auto key_dim = static_cast<std::size_t>(format.key_dim);
     const auto value_dim = static_cast<std::size_t>(format.value_dim);
     const std::size_t tokens = 130;
-    const std::vector<float> keys = make_rows(tokens, key_dim, 0);
-    const std::vector<float> values = make_rows(tokens, value_dim, 1);
+    const std::vector<float> keys = test::hard_rows(tokens, key_dim, 0);
+    const std::vector<float> values = test::hard_rows(tokens, value_dim, 1);
     const Tiles tiles = encode(Exec(), codec, 1, keys, values, 64);
 
     bool codes_equal = true;
@@ -262,9 +221,10 @@ TEST_CASE("any chunking, execution space and instruction set gives the same byte
     const TileCodec<Memory> codec(options);
     const int heads = 2;
     const std::size_t rows = 150 * heads;
-    const std::vector<float> keys = make_rows(rows, static_cast<std::size_t>(format.key_dim), 2);
+    const std::vector<float> keys =
+        test::hard_rows(rows, static_cast<std::size_t>(format.key_dim), 2);
     const std::vector<float> values =
-        make_rows(rows, static_cast<std::size_t>(format.value_dim), 3);
+        test::hard_rows(rows, static_cast<std::size_t>(format.value_dim), 3);
     const Tiles expected =
         encode(Kokkos::Serial(), codec, heads, keys, values, 64, HostArch::portable);
     for (const int chunk : {1, 3, 8, 17, 50}) {
@@ -294,8 +254,8 @@ TEST_CASE("any chunking, execution space and instruction set gives the same byte
 
 TEST_CASE("half-precision rows give the bytes of the same rows in float") {
   const TileCodec<Memory> codec{TileCodecOptions{}};
-  const std::vector<float> keys = make_rows(64, 128, 4);
-  const std::vector<float> values = make_rows(64, 128, 5);
+  const std::vector<float> keys = test::hard_rows(64, 128, 4);
+  const std::vector<float> values = test::hard_rows(64, 128, 5);
   const auto check = [&](auto half) {
     using Half = decltype(half);
     std::vector<Half> half_keys;
@@ -324,7 +284,7 @@ TEST_CASE("the kernel form of a rotation gives the bits of the host's") {
     transform.rounds = static_cast<std::size_t>(rotation.rounds());
     transform.signs = rotation.signs().data();
     transform.source = rotation.permutations().empty() ? nullptr : rotation.permutations().data();
-    const std::vector<float> rows = make_rows(4, static_cast<std::size_t>(dim), 6);
+    const std::vector<float> rows = test::hard_rows(4, static_cast<std::size_t>(dim), 6);
     std::vector<float> lanes(rows.size());
     std::vector<float> scratch(rows.size());
     for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -353,7 +313,7 @@ TEST_CASE("the kernel form of a rotation gives the bits of the host's") {
 
 TEST_CASE("numbers that are not finite are found, and harm nothing if nobody looked") {
   const TileCodec<Memory> codec{TileCodecOptions{}};
-  std::vector<float> rows = make_rows(6, 128, 7);
+  std::vector<float> rows = test::hard_rows(6, 128, 7);
   const RowView view = dense_rows(rows.data(), 2, 128);
   CHECK(first_non_finite(Exec(), view, 3, 2, 128) == -1);
   CHECK(first_non_finite(Exec(), view, 0, 2, 128) == -1);

@@ -6,6 +6,7 @@
 #include <turboquant/device/tile_slots.hpp>
 
 #include <doctest/doctest.h>
+#include <support/tile_inputs.hpp>
 
 #include <cstdint>
 #include <string>
@@ -15,18 +16,7 @@ using namespace turboquant;
 
 namespace {
 
-constexpr TileFormat make_format(KeyCodec keys, int key_bits, int key_dim, ValueCodec values,
-                                 int value_bits, int value_dim, int group) {
-  TileFormat format;
-  format.key_codec = keys;
-  format.key_bits = key_bits;
-  format.key_dim = key_dim;
-  format.value_codec = values;
-  format.value_bits = value_bits;
-  format.value_dim = value_dim;
-  format.value_group = group;
-  return format;
-}
+using test::make_format;
 
 std::vector<TileFormat> formats() {
   std::vector<TileFormat> all;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <turboquant/device/kokkos_compat.hpp>
 #include <turboquant/device/tile_words.hpp>
 
 #include <cstddef>
