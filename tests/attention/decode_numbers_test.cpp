@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 using namespace decode_fixture;
 
@@ -271,6 +272,48 @@ TEST_CASE("zero and constant tokens stay finite and exact") {
         CHECK(worst_difference(result, 3.25) <= 1e-6);
         CHECK(std::abs(result.lse[0] - std::log(3.0)) <= 1e-6);
       }
+    }
+  }
+}
+
+TEST_CASE(
+    "a query that is no number gives no number, not the answer of a query that sees nothing") {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity, 1e36F}) {
+    for (const Lengths& lengths : {Lengths{0, 70, 0}, Lengths{0, 0, 5}, Lengths{2, 70, 5}}) {
+      Setup setup;
+      setup.sequences = {lengths, lengths, {}};
+      const Problem problem(setup);
+      const Result good = problem.run();
+      // One head of the first sequence, and the whole empty one, as padding may hold anything.
+      problem.queries()(0, 0, 1, 3) = bad;
+      problem.queries()(2, 0, 0, 0) = bad;
+      const auto dim = static_cast<std::size_t>(setup.format.value_dim);
+      for (const DecodeOptions& options : all_options()) {
+        CAPTURE(name_of(options));
+        CAPTURE(bad);
+        const Result result = problem.run(options);
+        const auto heads = static_cast<std::size_t>(problem.query_heads());
+        bool spoiled = true;
+        bool finite = true;
+        for (std::size_t i = 0; i < result.output.size(); ++i) {
+          const std::size_t row = i / dim;
+          const double x = result.output[i];
+          if (row == 1) {
+            spoiled = spoiled && x != x;
+          } else {
+            finite = finite && x - x == 0;
+          }
+          if (row >= 2 * heads) {
+            finite = finite && x == 0;
+          }
+        }
+        CHECK(spoiled);
+        CHECK(finite);
+        CHECK(result.lse[1] != result.lse[1]);
+        CHECK(result.lse[2 * heads] == -static_cast<double>(infinity));
+      }
+      CHECK(good.output != problem.run().output);
     }
   }
 }

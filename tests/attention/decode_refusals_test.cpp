@@ -168,6 +168,33 @@ TEST_CASE("records outside their domain") {
     r.window_start = -1;
   });
   refused(wrong, "query_position is -1", [](DecodeSequence& r) { r.query_position = -1; });
+  refused(wrong, "query_position is 9223372036854775807, expected 0 to 2^60",
+          [](DecodeSequence& r) { r.query_position = std::numeric_limits<std::int64_t>::max(); });
+}
+
+TEST_CASE("runs of tokens that share a position, so that a token would count twice") {
+  const auto refused = [](const char* part, const std::function<void(DecodeSequence&)>& change) {
+    Setup setup;
+    setup.sequences = {{2, 70, 5}};
+    Problem problem(setup);
+    change(problem.record(0));
+    const std::string message =
+        error_of(ErrorCode::invalid_argument, [&] { static_cast<void>(problem.run()); });
+    CHECK_MESSAGE(message.find(part) != std::string::npos, message);
+  };
+  refused("history_begin is 1", [](DecodeSequence& r) {
+    r.page_position = 1;
+    r.history_begin = 1;
+    r.history_end = 60;
+  });
+  refused("history_begin is -1", [](DecodeSequence& r) {
+    r.page_position = -1;
+    r.history_begin = -1;
+    r.history_end = 60;
+  });
+  refused("window_position is 71, expected num_sinks = 2 or more, and 5 tokens outside the history",
+          [](DecodeSequence& r) { r.window_position = 71; });
+  refused("window_position is -100", [](DecodeSequence& r) { r.window_position = -100; });
 }
 
 TEST_CASE("block-table entries that are negative or beyond the pool") {
@@ -211,6 +238,8 @@ TEST_CASE("problems and options outside their domain") {
     refused("logits_soft_cap is ", [bad](P& p, O&) { p.logits_soft_cap = bad; });
   }
   refused("logits_soft_cap is -1", [](P& p, O&) { p.logits_soft_cap = -1; });
+  refused("logits_soft_cap is 10001", [](P& p, O&) { p.logits_soft_cap = 10001; });
+  refused("expected a finite number of at most 1e18", [](P& p, O&) { p.sm_scale = 2e18F; });
   refused("num_splits is -1, expected 0 (automatic) to 65536", [](P&, O& o) { o.num_splits = -1; });
   refused("num_splits is 65537", [](P&, O& o) { o.num_splits = 65537; });
   plan_refusal(ErrorCode::overflow, [](P& p, O& o) {

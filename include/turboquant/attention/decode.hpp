@@ -15,7 +15,9 @@ namespace turboquant {
 /// @tparam Query float, float16 or bfloat16
 template <class Query, class MemorySpace>
 struct DecodeInputs {
-  /// (num_sequences, num_queries, query_heads, key_dim), not rotated
+  /// (num_sequences, num_queries, query_heads, key_dim), not rotated. Finite, and below 2^100 in
+  /// magnitude times the softmax scale and log2(e): another query gives NaN for output and lse
+  /// where its sequence has tokens (on matrix units: anything).
   Kokkos::View<const Query****, Kokkos::LayoutRight, MemorySpace> queries;
   /// (num_sequences)
   Kokkos::View<const DecodeSequence*, MemorySpace> sequences;
@@ -125,10 +127,10 @@ void run_decode(const ExecutionSpace& exec, const DecodePlan<ExecutionSpace, Mem
     Kokkos::parallel_for(
         "turboquant::run_decode::attend", Policy(exec, 0, sequences * (layout.num_splits + 1)),
         detail::AttendParts<Calls>{tables, memory, inputs.sequences.data(), calls});
-    Kokkos::parallel_for(
-        "turboquant::run_decode::merge",
-        Policy(exec, 0, sequences * layout.num_queries * problem.query_heads),
-        detail::MergeParts<Output>{tables, memory, sink_logits, output.data(), lse.data()});
+    Kokkos::parallel_for("turboquant::run_decode::merge",
+                         Policy(exec, 0, sequences * layout.num_queries * problem.query_heads),
+                         detail::MergeParts<Output>{tables, memory, inputs.sequences.data(),
+                                                    sink_logits, output.data(), lse.data()});
   };
   if constexpr (detail::runs_on_host<ExecutionSpace>) {
     launch(detail::HostAttentionCalls{plan.host_attention()});

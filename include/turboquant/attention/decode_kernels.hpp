@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 namespace turboquant::detail {
 
@@ -271,6 +272,7 @@ template <class Output>
 struct MergeParts {
   TileTables tables;
   DecodeWorkspace workspace;
+  const DecodeSequence* sequences;
   const float* sink_logits;  ///< (query_heads) or null
   Output* output;            ///< (sequences, num_queries, query_heads, value_dim)
   float* lse;                ///< (sequences, num_queries, query_heads)
@@ -286,6 +288,14 @@ struct MergeParts {
     const int dim = tables.format.value_dim;
     Output* out = output + item * dim;
 
+    if (!is_empty(sequences[sequence]) && !has_usable_query(sequence, head, row)) {
+      const float no_number = std::numeric_limits<float>::quiet_NaN();
+      for (int d = 0; d < dim; ++d) {
+        store(no_number, out[d]);
+      }
+      lse[item] = no_number;
+      return;
+    }
     double highest = static_cast<double>(negative_infinity);
     for (int part = 0; part <= layout.num_splits; ++part) {
       const auto maximum = static_cast<double>(
@@ -332,6 +342,28 @@ struct MergeParts {
   }
 
  private:
+  /// What every number of a scaled query is below. NaN and infinity are not, and must not look like
+  /// a query that sees nothing.
+  static constexpr float query_limit = 0x1p100F;
+
+  static TURBOQUANT_FUNCTION bool is_empty(const DecodeSequence& sequence) noexcept {
+    return sequence.num_sinks == 0 && sequence.window_count == 0 &&
+           sequence.history_begin == sequence.history_end;
+  }
+
+  [[nodiscard]] TURBOQUANT_FUNCTION bool has_usable_query(std::int64_t sequence, int head,
+                                                          int row) const noexcept {
+    const DecodeLayout& layout = workspace.layout;
+    const int dim = tables.format.key_dim;
+    const std::int64_t first = (workspace.head_index(sequence, head) * layout.rows + row) * dim;
+    const float* query = workspace.floats(layout.plain_queries, first);
+    bool usable = true;
+    for (int d = 0; d < dim; ++d) {
+      usable = usable && query[d] < query_limit && query[d] > -query_limit;
+    }
+    return usable;
+  }
+
   TURBOQUANT_FUNCTION void add_part(std::int64_t sequence, int part, int head, int row,
                                     double highest, double* total, double& sum) const noexcept {
     const DecodeLayout& layout = workspace.layout;

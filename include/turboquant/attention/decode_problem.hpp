@@ -22,9 +22,10 @@ struct DecodeProblem {
   /// The largest number of compressed tokens, history_end - history_begin, that a sequence will
   /// have.
   std::int64_t max_history_tokens = 0;
-  /// Factor of the logits; 0 means 1 / sqrt(key_dim).
+  /// Factor of the logits, up to 1e18 in magnitude; 0 means 1 / sqrt(key_dim).
   float sm_scale = 0;
-  /// Logits become `cap * tanh(logit / cap)`; 0 means they stay.
+  /// Logits become `cap * tanh(logit / cap)`; up to 1e4, beyond which float cannot tell the
+  /// logits apart; 0 means they stay.
   float logits_soft_cap = 0;
   /// A query sees this many newest tokens, itself included, and the exact sinks; 0 means all.
   std::int64_t sliding_window = 0;
@@ -96,11 +97,13 @@ inline void require_problem(const DecodeProblem& problem) {
   require(problem.query_heads % problem.kv_heads == 0, ErrorCode::invalid_argument,
           "plan_decode: query_heads is ", problem.query_heads,
           ", expected a multiple of kv_heads = ", problem.kv_heads);
-  require(std::isfinite(problem.sm_scale), ErrorCode::invalid_argument, "plan_decode: sm_scale is ",
-          problem.sm_scale, ", expected a finite number");
-  require(std::isfinite(problem.logits_soft_cap) && problem.logits_soft_cap >= 0,
+  // A NaN is not in the range either.
+  require(problem.sm_scale >= -1e18F && problem.sm_scale <= 1e18F, ErrorCode::invalid_argument,
+          "plan_decode: sm_scale is ", problem.sm_scale,
+          ", expected a finite number of at most 1e18 in magnitude");
+  require(problem.logits_soft_cap >= 0 && problem.logits_soft_cap <= 1e4F,
           ErrorCode::invalid_argument, "plan_decode: logits_soft_cap is ", problem.logits_soft_cap,
-          ", expected 0 (none) or a positive number");
+          ", expected 0 (none) or a positive number of at most 10000");
 }
 
 /// Checks a record on the host, block table included.
@@ -135,8 +138,23 @@ inline void require_sequence(const DecodeSequence& sequence, std::int64_t index,
           ErrorCode::invalid_argument, name("window_start"), " is ", sequence.window_start,
           ", expected 0 to window_capacity - 1 = ", sequence.window_capacity - 1,
           " with window_keys and window_values");
-  require(sequence.query_position >= 0, ErrorCode::invalid_argument, name("query_position"), " is ",
-          sequence.query_position, ", expected 0 or more");
+  constexpr std::int64_t last_position = std::int64_t{1} << 60U;
+  require(sequence.query_position >= 0 && sequence.query_position <= last_position,
+          ErrorCode::invalid_argument, name("query_position"), " is ", sequence.query_position,
+          ", expected 0 to 2^60");
+  // The three runs of tokens must not share a position, or a token would count twice.
+  const bool has_history = sequence.history_begin < sequence.history_end;
+  require(
+      sequence.page_position >= 0 && (!has_history || sequence.history_begin >= sequence.num_sinks),
+      ErrorCode::invalid_argument, name("history_begin"), " is ", sequence.history_begin,
+      ", expected page_position and num_sinks = ", sequence.num_sinks, " or more, from 0");
+  const bool apart = !has_history || sequence.window_position >= sequence.history_end ||
+                     sequence.history_begin - sequence.window_position >= sequence.window_count;
+  require(sequence.window_count == 0 || (apart && sequence.window_position >= sequence.num_sinks &&
+                                         sequence.window_position <= last_position),
+          ErrorCode::invalid_argument, name("window_position"), " is ", sequence.window_position,
+          ", expected num_sinks = ", sequence.num_sinks, " or more, and ", sequence.window_count,
+          " tokens outside the history [", sequence.history_begin, ", ", sequence.history_end, ")");
 }
 
 }  // namespace detail

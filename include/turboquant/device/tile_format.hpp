@@ -223,6 +223,15 @@ constexpr void require_supported(const TileFormat& format) {
           ", expected a multiple of 8 from 16 to 576");
   require(dim_ok(format.value_dim), ErrorCode::unsupported, "TileFormat: value_dim is ",
           format.value_dim, ", expected a multiple of 8 from 16 to 576");
+  require(format.key_codec == KeyCodec::mse || format.key_codec == KeyCodec::inner_product ||
+              format.key_codec == KeyCodec::float8,
+          ErrorCode::unsupported, "TileFormat: key_codec is ", static_cast<int>(format.key_codec),
+          ", expected mse, inner_product or float8");
+  require(format.value_codec == ValueCodec::grouped || format.value_codec == ValueCodec::codebook,
+          ErrorCode::unsupported, "TileFormat: value_codec is ",
+          static_cast<int>(format.value_codec), ", expected grouped or codebook");
+  require(format.order == TileOrder::host || format.order == TileOrder::mma, ErrorCode::unsupported,
+          "TileFormat: order is ", static_cast<int>(format.order), ", expected host or mma");
   switch (format.key_codec) {
     case KeyCodec::mse:
       require(format.key_bits >= 2 && format.key_bits <= 4, ErrorCode::unsupported,

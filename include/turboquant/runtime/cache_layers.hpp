@@ -38,7 +38,7 @@ struct CacheEntry {
 template <class Space>
 class CacheLayers {
  public:
-  /// @throws Error naming layer and field
+  /// @throws Error naming the field, and the layer where the manager itself refuses
   CacheLayers(const std::vector<LayerOptions>& layers, const std::shared_ptr<MemoryLedger>& ledger,
               std::size_t slab_pages) {
     require_layers(layers);

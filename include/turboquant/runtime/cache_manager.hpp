@@ -36,7 +36,7 @@ class CacheManager {
  public:
   using Rows = TokenRows<Space, T>;
 
-  /// @throws Error naming layer and field
+  /// @throws Error naming the field, and the layer where the manager itself refuses
   explicit CacheManager(const CacheManagerOptions& options)
       : ledger_(std::make_shared<MemoryLedger>(options.memory_limit_bytes)),
         table_(options.layers, ledger_, options.slab_pages),

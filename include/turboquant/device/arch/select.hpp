@@ -59,16 +59,15 @@ namespace detail {
 }
 
 /// The operations of `arch` for tiles of a format. Vector units work on host order; in other orders
-/// only plain C++ does, which is what `automatic` then means.
+/// only plain C++ does, which is what `automatic` then means, whatever the environment says.
 /// @throws Error as above, Error(unsupported) for vector units on another order.
 [[nodiscard]] inline const HostOperations& host_operations(HostArch arch,
                                                            const TileFormat& format) {
   if (format.order == TileOrder::host) {
     return host_operations(arch);
   }
-  const HostArch wanted = arch == HostArch::automatic ? arch_from_environment() : arch;
-  require(wanted == HostArch::automatic || wanted == HostArch::portable, ErrorCode::unsupported,
-          "HostArch: ", to_string(wanted), " works on tiles in host order, but their order is ",
+  require(arch == HostArch::automatic || arch == HostArch::portable, ErrorCode::unsupported,
+          "HostArch: ", to_string(arch), " works on tiles in host order, but their order is ",
           to_string(format.order));
   return portable_operations;
 }
