@@ -142,6 +142,11 @@ class DecodePlan {
     layout_.logit_scale = static_cast<float>(scale * log2_e);
     layout_.soft_cap = static_cast<float>(double{problem.logits_soft_cap} * log2_e);
     choose_splits(options);
+    if constexpr (!detail::has_matrix_units<ExecutionSpace>) {
+      require(options.device != DeviceArch::matrix_units, ErrorCode::unsupported,
+              "plan_decode: matrix units were asked for, but this execution space has none in this "
+              "build");
+    }
     if constexpr (detail::runs_on_host<ExecutionSpace>) {
       const detail::HostOperations& operations = detail::host_operations(options.arch, format);
       host_ = operations.attention(format, options.exactness);
@@ -174,8 +179,6 @@ class DecodePlan {
                                     : "portable float (no matrix units: " + mma.refusal + ")";
     } else {
       static_cast<void>(exec);
-      require(options.device != DeviceArch::matrix_units, ErrorCode::unsupported,
-              "plan_decode: matrix units were asked for, but this build has no kernels for them");
       operations_name_ = "portable float";
     }
     lay_out(detail::PortableAttention::query_bytes(tables, layout_.rows),

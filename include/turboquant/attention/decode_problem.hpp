@@ -47,7 +47,7 @@ struct DecodeOptions {
   HostArch arch = HostArch::automatic;  ///< host spaces only
   /// Device spaces only. Matrix units err by up to 1e-3 of the mean length of the values averaged,
   /// whatever the exactness; automatic splits then depend on the device and the batch.
-  DeviceArch device = DeviceArch::automatic;
+  DeviceArch device = DeviceArch::automatic;  ///< matrix units are refused where there are none
 
   static constexpr std::int64_t default_tiles_per_split = 16;
 };
