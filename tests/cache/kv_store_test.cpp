@@ -408,7 +408,8 @@ TEST_CASE("a store restarts at any position, with nothing of what was there befo
         std::vector<float> key(64);
         std::vector<float> scratch(128);
         turboquant::decode_key(codec.tables(), cache_test::tile_of(view, codec.format(), 599, 1),
-                               (599 - view.page_position) % 64, key.data(), scratch.data());
+                               static_cast<std::size_t>((599 - view.page_position) % 64),
+                               key.data(), scratch.data());
         Store alone(codec, 2);
         append(alone, tokens, 599, 600);
         std::vector<float> expected(64);

@@ -108,7 +108,10 @@ struct MmaMerge {
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int k = 0; k < flight; ++k) {
         const int i = begin + k * sharers;
-        const float maximum = i < parts ? maxima[i * stride] : negative_infinity;
+        float maximum = negative_infinity;
+        if (i < parts) {
+          maximum = maxima[i * stride];
+        }
         // What an empty part holds is not defined.
         if (maximum != negative_infinity) {
           const float weight = cuda::exp2_of(maximum - highest);

@@ -211,7 +211,7 @@ struct PortableAttention {
     for (int group = 0; group < dim / 4; ++group) {
       for (int t = 0; t < tokens; ++t) {
         // Four dimensions are one dword in every order.
-        const auto first = static_cast<std::size_t>(4 * group);
+        const auto first = 4 * static_cast<std::size_t>(group);
         const unsigned char* at =
             tile + format.key_code_bit(static_cast<std::size_t>(t), first, 0).byte;
         for (int n = 0; n < 4; ++n) {

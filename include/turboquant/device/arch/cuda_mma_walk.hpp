@@ -36,7 +36,7 @@ struct LaneContext {
 template <int Dim, int Sets, int Warps>
 struct WalkScratch {
   TileWalk walk;
-  std::uintptr_t steps[Warps][64];
+  const std::byte* steps[Warps][64];
   PreparedRows<Dim, Sets> rows;
 };
 
@@ -44,7 +44,7 @@ struct WalkScratch {
 template <class Shape, int Warps>
 struct StepAddresses {
   const TileWalk& walk;
-  std::uintptr_t (&steps)[64];
+  const std::byte* (&steps)[64];
   int warp;
   int lane;
 
@@ -62,12 +62,10 @@ struct StepAddresses {
     const std::byte* at = walk.pages[page] +
                           in_page * static_cast<std::int64_t>(Shape::format.bytes()) +
                           step % Shape::steps_per_tile * Shape::step_bytes;
-    steps[(first + lane) % 64] = reinterpret_cast<std::uintptr_t>(at);
+    steps[(first + lane) % 64] = at;
     sync_lanes();
   }
-  KOKKOS_FORCEINLINE_FUNCTION const std::byte* operator[](int i) const {
-    return reinterpret_cast<const std::byte*>(steps[i % 64]);
-  }
+  KOKKOS_FORCEINLINE_FUNCTION const std::byte* operator[](int i) const { return steps[i % 64]; }
 };
 
 /// Scratch memory in which the warps of a team add up their results.
@@ -110,7 +108,10 @@ KOKKOS_FORCEINLINE_FUNCTION void add_warps(const Context& context,
         highest = reference > highest ? reference : highest;
         total += results.sum[warp][first_row + row];
       }
-      maximum[row] = total > 0 ? highest : negative_infinity;
+      maximum[row] = negative_infinity;
+      if (total > 0) {
+        maximum[row] = highest;
+      }
       sum[row] = total;
     }
   }

@@ -182,14 +182,14 @@ TURBOQUANT_AVX512 inline void scales_16(std::size_t dim, ScaleRule rule, const d
     const __m512d projected = _mm512_loadu_pd(projection + lane);
     const __m512d levels = _mm512_loadu_pd(level_squared + lane);
     const __mmask8 positive = _mm512_cmp_pd_mask(squared, _mm512_setzero_pd(), _CMP_GT_OQ);
-    __m512d scale = _mm512_setzero_pd();
+    __m512d scale = _mm512_maskz_div_pd(positive, squared, projected);
     switch (rule) {
       case ScaleRule::plain:
         scale = _mm512_sqrt_pd(_mm512_div_pd(squared, _mm512_set1_pd(static_cast<double>(dim))));
         break;
       case ScaleRule::unit: scale = _mm512_sqrt_pd(_mm512_div_pd(squared, levels)); break;
       case ScaleRule::least_squares: scale = _mm512_div_pd(projected, levels); break;
-      case ScaleRule::unbiased: scale = _mm512_maskz_div_pd(positive, squared, projected); break;
+      case ScaleRule::unbiased: break;
     }
     const __m512d exponent = _mm512_cvtepi32_pd(
         _mm256_loadu_si256(reinterpret_cast<const __m256i*>(scratch.exponent + lane)));
