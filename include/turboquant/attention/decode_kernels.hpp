@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/attention/decode_plan.hpp>
+#include <turboquant/attention/history_tiles.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -140,21 +141,10 @@ struct AttendParts {
     const DecodeLayout& layout = workspace.layout;
     const DecodeSequence& sequence = sequences[index];
     // Tokens that at least one query sees.
-    std::int64_t begin = sequence.history_begin;
-    std::int64_t end = sequence.query_position + layout.num_queries;
-    end = end < sequence.history_end ? end : sequence.history_end;
-    if (layout.sliding_window > 0) {
-      const std::int64_t oldest = sequence.query_position + 1 - layout.sliding_window;
-      begin = begin > oldest ? begin : oldest;
-    }
-    begin -= sequence.page_position;
-    end -= sequence.page_position;
-    const std::int64_t first_tile = begin / tile_tokens;
-    const std::int64_t end_tile = end > begin ? (end - 1) / tile_tokens + 1 : first_tile;
-    const std::int64_t even = (end_tile - first_tile + layout.num_splits - 1) / layout.num_splits;
-    const std::int64_t per_split = layout.tiles_per_split > 0 ? layout.tiles_per_split : even;
-    std::int64_t tile = first_tile + split * per_split;
-    const std::int64_t last = tile + per_split < end_tile ? tile + per_split : end_tile;
+    const HistoryTiles history(layout, sequence);
+    std::int64_t tile = history.first_tile + split * history.per_split;
+    const std::int64_t last =
+        tile + history.per_split < history.end_tile ? tile + history.per_split : history.end_tile;
     if (tile >= last) {
       mark_empty(index, split);
       return;
@@ -177,9 +167,9 @@ struct AttendParts {
         in.soft_cap = layout.soft_cap;
         for (std::int64_t t = tile; t < run_end; ++t, in.tile += tile_bytes) {
           const std::int64_t start = t * tile_tokens;
-          tokens.first = begin > start ? static_cast<int>(begin - start) : 0;
-          tokens.end = end < start + tile_tokens ? static_cast<int>(end - start)
-                                                 : static_cast<int>(tile_tokens);
+          tokens.first = history.begin > start ? static_cast<int>(history.begin - start) : 0;
+          tokens.end = history.end < start + tile_tokens ? static_cast<int>(history.end - start)
+                                                         : static_cast<int>(tile_tokens);
           tokens.position = sequence.page_position + start;
           in.tokens = tokens;
           if (calls.wants_next()) {
