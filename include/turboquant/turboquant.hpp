@@ -63,6 +63,7 @@
 #include <turboquant/device/encode_registers.hpp>
 #include <turboquant/device/encode_tiles.hpp>
 #include <turboquant/device/host_order.hpp>
+#include <turboquant/device/key_mean.hpp>
 #include <turboquant/device/kokkos_compat.hpp>
 #include <turboquant/device/memory_words.hpp>
 #include <turboquant/device/mma_order.hpp>

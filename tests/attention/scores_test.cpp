@@ -130,15 +130,24 @@ TEST_CASE("logits of every codec and head dimension, in both tile orders") {
       for (const Keys keys :
            {Keys{KeyCodec::mse, 2}, Keys{KeyCodec::mse, 3}, Keys{KeyCodec::mse, 4},
             Keys{KeyCodec::inner_product, 3}, Keys{KeyCodec::inner_product, 4}}) {
-        const Problem problem(
-            scored(make_format(keys.codec, keys.bits, dim, ValueCodec::grouped, 2, 16, 16, order)));
-        CAPTURE(dim);
-        CAPTURE(static_cast<int>(keys.codec));
-        CAPTURE(keys.bits);
-        CAPTURE(static_cast<int>(order));
-        const Scoring<> scoring(problem, 200);
-        scoring.run(problem);
-        check_logits(problem, scoring, 1 / std::sqrt(static_cast<double>(dim)));
+        for (const KeyCentring centring : {KeyCentring::none, KeyCentring::tile_mean}) {
+          TileFormat format =
+              make_format(keys.codec, keys.bits, dim, ValueCodec::grouped, 2, 16, 16, order);
+          format.key_centring = centring;
+          Setup setup = scored(format);
+          setup.key = [centring](std::int64_t, int, int d, float normal) {
+            return centring == KeyCentring::none ? normal : normal + static_cast<float>(d % 7);
+          };
+          const Problem problem(setup);
+          CAPTURE(dim);
+          CAPTURE(static_cast<int>(keys.codec));
+          CAPTURE(keys.bits);
+          CAPTURE(static_cast<int>(order));
+          CAPTURE(static_cast<int>(centring));
+          const Scoring<> scoring(problem, 200);
+          scoring.run(problem);
+          check_logits(problem, scoring, 1 / std::sqrt(static_cast<double>(dim)));
+        }
       }
     }
   }

@@ -120,11 +120,30 @@ struct ScoreTiles {
       in.query = reinterpret_cast<const std::byte*>(query);
       in.rows = count;
       PortableAttention::score_tile(tables, in, 0, count, scores);
+      if (tables.format.centres_keys()) {
+        add_means(reinterpret_cast<const unsigned char*>(in.tile), first_row, count, scores);
+      }
     }
     for (int row = 0; row < count; ++row) {
       float* out = logits + (first_row + row) * columns;
       for (std::int64_t column = before > 0 ? before : 0; column < last; ++column) {
         out[column] = column < valid ? scores[row][column - before] : negative_infinity;
+      }
+    }
+  }
+
+  /// What the key mean of a tile adds to the scores of its tokens.
+  TURBOQUANT_FUNCTION void add_means(const unsigned char* tile, std::int64_t first_row, int count,
+                                     float (*scores)[TileFormat::tokens]) const {
+    const int dim = tables.format.key_dim;
+    float query[max_tile_dim];
+    for (int row = 0; row < count; ++row) {
+      for (int d = 0; d < dim; ++d) {
+        query[d] = to_float(queries[(first_row + row) * dim + d]) * sm_scale;
+      }
+      const float added = key_mean_logit(tables.format, tile, query);
+      for (std::size_t t = 0; t < TileFormat::tokens; ++t) {
+        scores[row][t] += added;
       }
     }
   }

@@ -12,6 +12,15 @@ enum class KeyCodec : std::uint8_t {
   float8,         ///< one e4m3 byte per dimension, neither rotated nor scaled
 };
 
+/// What is subtracted from keys before they are stored, and added back to their logits exactly.
+///
+/// Keys of models with a key-projection bias share a vector that can be many times their spread;
+/// without it the codes are spent on what all tokens have in common.
+enum class KeyCentring : std::uint8_t {
+  none,
+  tile_mean,  ///< a mean of the keys of each tile of 64 tokens, fp16, stored with the tile
+};
+
 /// How a value vector is stored.
 enum class ValueCodec : std::uint8_t {
   grouped,   ///< asymmetric min-max groups along the head dimension, fp16 scale and zero point each

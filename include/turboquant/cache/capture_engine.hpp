@@ -19,7 +19,7 @@ namespace turboquant {
 
 struct CaptureOptions {
   KVShape shape{};
-  /// Tokens of the exact window of a compressed layer, 0 to 2^30.
+  /// Tokens of the exact window of a compressed layer, 0 to 2^30; at least 63 with key means.
   std::int64_t window_capacity = 128;
   /// The first so many tokens stay exact for good (attention sinks), 0 to 2^20.
   std::int64_t sinks = 0;
@@ -74,7 +74,8 @@ class KVCaptureEngine {
   /// of its own
   /// @throws Error(invalid_argument), Error(shape_mismatch) for options outside their domain or
   /// that disagree with the
-  ///         codec, Error(unsupported) for a sliding window over flat history
+  ///         codec, Error(unsupported) for a sliding window over flat history, or a small window with
+  ///         key means
   KVCaptureEngine(const CaptureOptions& options, std::optional<TileCodec<Space>> codec,
                   std::shared_ptr<MemoryLedger> ledger = std::make_shared<MemoryLedger>(),
                   std::shared_ptr<PagePool<Space>> pool = nullptr)
@@ -150,7 +151,7 @@ class KVCaptureEngine {
   }
 
   /// Compresses the exact window, the last tile partly filled if need be. Nothing to do for an
-  /// uncompressed layer.
+  /// uncompressed layer. A key mean is then that of the tokens flushed, and stays.
   /// @throws Error(capacity). Waits for `exec`.
   template <class Exec>
   void flush(const Exec& exec) {
@@ -317,6 +318,11 @@ class KVCaptureEngine {
       require(options.sliding_window == 0 || options.block_size > 0, ErrorCode::unsupported,
               "KVCaptureEngine: block_size is 0 (flat), expected pages with a sliding window of ",
               options.sliding_window);
+      constexpr auto tile = static_cast<std::int64_t>(TileFormat::tokens);
+      require(!format.centres_keys() || options.window_capacity >= tile - 1,
+              ErrorCode::unsupported, "KVCaptureEngine: window_capacity is ",
+              options.window_capacity, ", expected at least ", tile - 1,
+              " with key_centring tile_mean, so that the tokens of a tile leave together");
     }
     return options;
   }

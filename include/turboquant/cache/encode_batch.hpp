@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -47,15 +48,19 @@ void clear_tile(const Exec& exec, const TileFormat& format, int kv_heads, const 
       ClearSlots{format, tile, static_cast<std::size_t>(slot)});
 }
 
-/// Everything an append launches, in order: copies of shared pages, encoding, copies of rows.
+/// Everything an append launches, in order: copies of shared pages and of rows that are encoded
+/// together, encoding, copies of rows.
 ///
 /// Tokens of one tile that come from different arrays are encoded one after another, in phases;
-/// within a phase no two jobs share a tile.
+/// within a phase no two jobs share a tile. Where the tokens of a tile need each other, for its key
+/// mean, they are brought together first.
 template <class T>
 struct AppendBatch {
   static constexpr std::size_t phases = 3;
 
   std::vector<CopyJob<std::byte>> pages;
+  std::vector<CopyJob<T>> gathers;
+  std::vector<std::shared_ptr<std::byte>> gathered;  ///< what `gathers` fill
   std::array<std::vector<EncodeJob>, phases> encodes;
   std::vector<CopyJob<T>> rows;
 
@@ -69,6 +74,7 @@ struct AppendBatch {
       upload.template reserve_for<Exec>(1 + phase, encodes[phase]);
     }
     upload.template reserve_for<Exec>(1 + phases, rows);
+    upload.template reserve_for<Exec>(2 + phases, gathers);
   }
 
   /// Launches everything on `exec` and waits; cannot fail after `reserve`.
@@ -77,6 +83,7 @@ struct AppendBatch {
   void run(const Exec& exec, const TileCodec<Space>* codec, int kv_heads,
            JobUpload<Space>& upload) const {
     copy_blocks<std::byte>(exec, upload.put(exec, 0, pages), pages.size());
+    copy_blocks<T>(exec, upload.put(exec, 2 + phases, gathers), gathers.size());
     for (std::size_t phase = 0; phase < phases; ++phase) {
       if (!encodes[phase].empty()) {
         encode_tiles(exec, *codec, kv_heads,

@@ -19,7 +19,7 @@ namespace turboquant::detail {
 template <class Space>
 class JobUpload {
  public:
-  static constexpr std::size_t slots = 5;
+  static constexpr std::size_t slots = 6;
 
   explicit JobUpload(std::shared_ptr<MemoryLedger> ledger) : ledger_(std::move(ledger)) {}
 

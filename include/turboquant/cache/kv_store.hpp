@@ -49,7 +49,8 @@ struct KVStoreOptions {
 /// fills in place.
 ///
 /// A token is quantised once, when it is appended; the bits of tokens that are there never change,
-/// so any chunking of the same input gives byte-identical tiles. Forks share memory until one of
+/// so any chunking of the same input gives byte-identical tiles. With key means that holds for
+/// appends of whole tiles: the append that begins a tile decides its mean. Forks share memory until one of
 /// them writes (paged: page by page). One thread at a time may change a store; a `view()` may be
 /// read by any number of threads until it does.
 /// @tparam Space a Kokkos memory space
@@ -212,32 +213,42 @@ class CompressedKVStore {
 
   /// Adds what fills the prepared tiles to a batch.
   /// @param sources the appended tokens in order, in at most 3 runs
+  /// @throws Error(capacity); `batch` must be discarded then.
   template <class T>
   void collect(const Plan& plan, const std::vector<TokenSource<T>>& sources,
                detail::AppendBatch<T>& batch) const {
     tiles_.collect(plan.tiles, batch.pages);
     const std::int64_t first = end_ + plan.skipped;
     std::int64_t source_begin = end_;
+    std::int64_t p = first;
     for (std::size_t phase = 0; phase < sources.size(); ++phase) {
       const TokenSource<T>& source = sources[phase];
       const std::int64_t source_end = source_begin + source.count;
-      for (std::int64_t p = (std::max)(first, source_begin); p < source_end;) {
+      while (p < source_end) {
         const std::int64_t slot = (p - options_.first_position) % tile;
-        const std::int64_t count = (std::min)(tile - slot, source_end - p);
+        std::int64_t count = (std::min)(tile - slot, source_end - p);
         const auto at = tiles_.address(plan.tiles, slot_tile(p));
         const std::int64_t row = p - source_begin;
+        const T* keys = source.keys + row * shape().key_numbers();
+        const T* values = source.values + row * shape().value_numbers();
+        const bool is_new = slot == 0 || (p == first && !tiles_.holds(slot_tile(p)));
+        const std::int64_t in_tile = (std::min)(tile - slot, plan.end - p);
+        if (codec_.format().centres_keys() && is_new && count < in_tile) {
+          count = in_tile;
+          const auto together = gather(sources, p - end_, count, batch);
+          keys = together.keys;
+          values = together.values;
+        }
         EncodeJob job;
-        job.keys = dense_rows(source.keys + row * shape().key_numbers(), kv_heads_,
-                              codec_.format().key_dim);
-        job.values = dense_rows(source.values + row * shape().value_numbers(), kv_heads_,
-                                codec_.format().value_dim);
+        job.keys = dense_rows(keys, kv_heads_, codec_.format().key_dim);
+        job.values = dense_rows(values, kv_heads_, codec_.format().value_dim);
         job.tile = at.head0;
         job.head_stride = at.head_stride;
         job.first_slot = static_cast<int>(slot);
         job.count = static_cast<int>(count);
         // Whatever was behind the last token is cleared by the first job of a tile, and only by it.
         job.clear_from = slot == 0 || p == first ? job.first_slot : static_cast<int>(tile);
-        if (p == first && !tiles_.holds(slot_tile(p))) {
+        if (is_new) {
           job.clear_from = 0;
         }
         batch.encodes[phase].push_back(job);
@@ -315,6 +326,36 @@ class CompressedKVStore {
     const std::int64_t page = tiles_.page_tiles() * tile;
     const std::int64_t slots = (std::min)(keep, end) - options_.first_position;
     return (std::max)(begin_, options_.first_position + slots / page * page);
+  }
+
+  /// Brings tokens [first, first + count) of the appended ones together, so that one job encodes
+  /// them.
+  template <class T>
+  [[nodiscard]] TokenSource<T> gather(const std::vector<TokenSource<T>>& sources,
+                                      std::int64_t first, std::int64_t count,
+                                      detail::AppendBatch<T>& batch) const {
+    const std::int64_t key_numbers = shape().key_numbers();
+    const std::int64_t value_numbers = shape().value_numbers();
+    batch.gathered.push_back(detail::allocate_bytes<Space>(
+        ledger_, MemoryKind::workspace,
+        static_cast<std::size_t>(count * (key_numbers + value_numbers)) * sizeof(T),
+        "turboquant::CompressedKVStore::gathered"));
+    auto* const keys = reinterpret_cast<T*>(batch.gathered.back().get());
+    auto* const values = keys + count * key_numbers;
+    std::int64_t begin = 0;
+    for (const TokenSource<T>& source : sources) {
+      const std::int64_t from = (std::max)(first, begin);
+      const std::int64_t tokens = (std::min)(first + count, begin + source.count) - from;
+      if (tokens > 0) {
+        batch.gathers.push_back({source.keys + (from - begin) * key_numbers,
+                                 keys + (from - first) * key_numbers, tokens * key_numbers});
+        batch.gathers.push_back({source.values + (from - begin) * value_numbers,
+                                 values + (from - first) * value_numbers,
+                                 tokens * value_numbers});
+      }
+      begin += source.count;
+    }
+    return {keys, values, count};
   }
 
   template <class Exec>

@@ -61,6 +61,9 @@ struct TileArguments {
   const std::byte* next =
       nullptr;  ///< the tile that follows, for processors that profit from an early load; or null
   const std::byte* query = nullptr;  ///< what `prepare` wrote
+  /// (rows, key_dim), not rotated, times the softmax scale and log2(e); read where tiles have a key
+  /// mean
+  const float* plain_queries = nullptr;
   std::byte* state = nullptr;
   int rows = 0;
   float soft_cap = 0;  ///< in units of log 2; 0: none
@@ -103,6 +106,11 @@ struct EncodeArguments {
   int count = 0;
   int clear_from = 0;
   std::byte* tile = nullptr;
+
+  /// Whether these are the first tokens of their tile, which decide its key mean.
+  [[nodiscard]] TURBOQUANT_FUNCTION bool begins_tile() const noexcept {
+    return first_slot == 0 || clear_from == 0;
+  }
 };
 
 }  // namespace turboquant::detail

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <turboquant/device/key_mean.hpp>
 #include <turboquant/device/row_view.hpp>
 #include <turboquant/device/tile_codec.hpp>
 #include <turboquant/device/tile_store.hpp>
@@ -290,6 +291,26 @@ struct PortableEncodeSteps {
         }
       }
     }
+  }
+  /// The mean of rows [0, count) of a head as fp16 numbers.
+  static TURBOQUANT_FUNCTION void key_mean(const RowView& rows, int head, std::size_t count,
+                                           std::size_t dim, Scratch& scratch,
+                                           unsigned char* out) noexcept {
+    if constexpr (Lanes >= key_mean_groups) {
+      key_mean_of_rows(rows, head, count, dim, scratch.spare, scratch.levels, out);
+    } else {
+      static_cast<void>(scratch);
+      for (std::size_t d = 0; d < dim; ++d) {
+        const auto at = static_cast<std::int64_t>(d);
+        store_half(out + 2 * d, key_mean_number(count, [&](std::size_t token) {
+                     return rows.read(rows.offset(static_cast<std::int64_t>(token), head) + at);
+                   }));
+      }
+    }
+  }
+  static TURBOQUANT_FUNCTION void subtract_mean(const unsigned char* mean, std::size_t dim,
+                                                Scratch& scratch) noexcept {
+    subtract_key_mean<Lanes>(mean, dim, scratch.vector);
   }
   static TURBOQUANT_FUNCTION void normalise(std::size_t dim, Scratch& scratch) noexcept {
     normalise_lanes(dim, scratch);

@@ -71,6 +71,20 @@ struct SharedWords {
   }
 };
 
+/// The key mean of a tile in a team's scratch, whose bytes there are zero; a thread takes a number.
+/// @param numbers called with a token and a dimension; the key's number
+template <class Team, class Numbers>
+TURBOQUANT_FUNCTION void encode_team_mean(const Team& team, const TileFormat& format,
+                                         const Numbers& numbers, unsigned char* image) {
+  unsigned char* const mean = image + format.key_mean_offset();
+  Kokkos::parallel_for(
+      Kokkos::TeamThreadRange(team, static_cast<std::size_t>(format.key_dim)), [&](std::size_t d) {
+        store_half(mean + 2 * d, key_mean_number(TileFormat::tokens, [&](std::size_t token) {
+                     return numbers(token, d);
+                   }));
+      });
+}
+
 /// For any format.
 struct TeamEncoder {
   [[nodiscard]] static std::size_t scratch_bytes(const TileFormat& format) noexcept {
@@ -87,12 +101,25 @@ struct TeamEncoder {
     unsigned char* const image = TeamScratch(team, bytes).take(bytes);
     clear_image(team, bytes, image);
     team.team_barrier();
+    if (tables.format.centres_keys()) {
+      encode_team_mean(
+          team, tables.format,
+          [&](std::size_t token, std::size_t d) {
+            return in.keys.read(in.keys.offset(static_cast<std::int64_t>(token), in.head) +
+                                static_cast<std::int64_t>(d));
+          },
+          image);
+      team.team_barrier();
+    }
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, TileFormat::tokens), [&](std::size_t token) {
       using Steps = PortableEncodeSteps<1>;
       Steps::Scratch scratch;
       const auto key_dim = static_cast<std::size_t>(tables.format.key_dim);
       const auto value_dim = static_cast<std::size_t>(tables.format.value_dim);
       Steps::load(in.keys, in.head, token, 1, key_dim, scratch);
+      if (tables.format.centres_keys()) {
+        Steps::subtract_mean(image + tables.format.key_mean_offset(), key_dim, scratch);
+      }
       encode_keys<Steps>(tables, {token, 1}, SharedWords(), scratch, image);
       Steps::load(in.values, in.head, token, 1, value_dim, scratch);
       encode_values<Steps>(tables, {token, 1}, SharedWords(), scratch, image);
@@ -132,6 +159,10 @@ struct RegisterTeamEncoder {
     clear_image(team, bytes, image);
     stage(team, in.keys, in.head, rows);
     team.team_barrier();
+    if (format.centres_keys()) {
+      centre(team, format, rows, image);
+      team.team_barrier();
+    }
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, TileFormat::tokens), [&](std::size_t token) {
       encode_key(tables, rotation_factor, token, rows + token * row_pitch, nibbles, image);
     });
@@ -194,6 +225,23 @@ struct RegisterTeamEncoder {
                              staged[token * row_pitch + at + n] = as_float(piece.numbers[n]);
                            }
                          });
+  }
+
+  /// Subtracts their mean from staged keys; a thread takes a dimension.
+  template <class Team>
+  TURBOQUANT_FUNCTION static void centre(const Team& team, const TileFormat& format, float* rows,
+                                         unsigned char* image) {
+    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, Dim), [&](std::size_t d) {
+      const float16 half = key_mean_number(
+          TileFormat::tokens, [&](std::size_t token) { return rows[token * row_pitch + d]; });
+      store_half(image + format.key_mean_offset() + 2 * d, half);
+      const float number = half.to_float();
+      if (number != 0.0F) {
+        for (std::size_t token = 0; token < TileFormat::tokens; ++token) {
+          rows[token * row_pitch + d] -= number;
+        }
+      }
+    });
   }
 
   static TURBOQUANT_FUNCTION float as_float(float x) noexcept { return x; }

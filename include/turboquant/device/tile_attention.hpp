@@ -2,6 +2,7 @@
 
 #include <turboquant/base/float8.hpp>
 #include <turboquant/device/attention_operations.hpp>
+#include <turboquant/device/key_mean.hpp>
 #include <turboquant/device/tile_words.hpp>
 #include <turboquant/math/softmax_state.hpp>
 
@@ -67,6 +68,9 @@ struct PortableAttention {
       const int count = in.rows - row < block ? in.rows - row : block;
       float logits[block][tokens];
       score_tile(tables, in, row, count, logits);
+      if (tables.format.centres_keys()) {
+        add_mean_logits(tables.format, in, row, count, logits);
+      }
       bool any = false;
       for (int r = 0; r < count; ++r) {
         const TokenRange::Slots slots = in.tokens.visible(row + r);
@@ -94,7 +98,8 @@ struct PortableAttention {
     }
   }
 
-  /// Logits of `count` rows from row `first_row` with all slots of a tile, unmasked.
+  /// Logits of `count` rows from row `first_row` with all slots of a tile, unmasked, without what
+  /// its key mean adds.
   static TURBOQUANT_FUNCTION void score_tile(const TileTables& tables, const TileArguments& in,
                                              int first_row, int count,
                                              float (*logits)[tokens]) noexcept {
@@ -220,6 +225,19 @@ struct PortableAttention {
             logits[r][t] += query[r * dim + 4 * group + n] * key;
           }
         }
+      }
+    }
+  }
+
+  static TURBOQUANT_FUNCTION void add_mean_logits(const TileFormat& format, const TileArguments& in,
+                                                  int first_row, int count,
+                                                  float (*logits)[tokens]) noexcept {
+    for (int r = 0; r < count; ++r) {
+      const float added =
+          key_mean_logit(format, reinterpret_cast<const unsigned char*>(in.tile),
+                         in.plain_queries + (first_row + r) * format.key_dim);
+      for (int t = 0; t < tokens; ++t) {
+        logits[r][t] += added;
       }
     }
   }

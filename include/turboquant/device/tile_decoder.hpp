@@ -10,6 +10,21 @@
 
 namespace turboquant {
 
+namespace detail {
+
+/// Adds what `KeyCentring` subtracted, where the format does.
+inline TURBOQUANT_FUNCTION void add_key_mean(const TileFormat& format, const std::byte* tile,
+                                             float* key) noexcept {
+  if (format.centres_keys()) {
+    const auto* mean = reinterpret_cast<const unsigned char*>(tile) + format.key_mean_offset();
+    for (std::size_t d = 0; d < static_cast<std::size_t>(format.key_dim); ++d) {
+      key[d] += load_half(mean + 2 * d);
+    }
+  }
+}
+
+}  // namespace detail
+
 /// The code of (token, dim) read bit by bit through the maps of `TileFormat`: slow, and what faster
 /// readers are tested against.
 [[nodiscard]] inline TURBOQUANT_FUNCTION unsigned read_key_code(const TileFormat& format,
@@ -66,6 +81,7 @@ inline TURBOQUANT_FUNCTION void decode_key(const TileTables& tables, const std::
       out[d] =
           float8_e4m3{static_cast<std::uint8_t>(read_key_code(format, tile, token, d))}.to_float();
     }
+    detail::add_key_mean(format, tile, out);
     return;
   }
   const float scale = read_tile_half(tile, format.key_scale_byte(token));
@@ -84,6 +100,7 @@ inline TURBOQUANT_FUNCTION void decode_key(const TileTables& tables, const std::
     }
   }
   tables.key_rotation.inverse<1>(out, scratch);
+  detail::add_key_mean(format, tile, out);
 }
 
 /// Reconstructs the value of one slot, not rotated.

@@ -24,6 +24,11 @@ namespace turboquant {
 /// - value codes
 ///
 /// Where a bit or number is in its field depends on the order: `host_order.hpp`, `mma_order.hpp`.
+/// With `KeyCentring::tile_mean` there follow, once per tile and behind all sub-tiles:
+/// - the key mean, fp16, dimension after dimension, not rotated; then zeros up to a multiple of 64
+///   bytes
+///
+/// Key codes and scales are then those of the keys minus this mean (`key_mean.hpp`).
 ///
 /// Values of odd tokens are stored mirrored: scale negative, zero point at the maximum, code
 /// `2^bits - 1 - c`. Sums of codes over tokens then have no large common mean, which an accumulator
@@ -42,6 +47,7 @@ struct TileFormat {
       128;  ///< dimensions per value group, a divisor of value_dim; value_dim for codebook
 
   TileOrder order = TileOrder::host;
+  KeyCentring key_centring = KeyCentring::none;
 
   friend constexpr bool operator==(const TileFormat&, const TileFormat&) noexcept = default;
 
@@ -61,7 +67,7 @@ struct TileFormat {
                                                     static_cast<std::size_t>(value_dim));
   }
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t sub_tile_bytes() const noexcept {
-    return sub_tile_tokens() * slot_bytes();
+    return sub_tile_tokens() * token_bytes();
   }
 
   // First byte of each field, from the start of its sub-tile.
@@ -89,14 +95,26 @@ struct TileFormat {
            (value_codec == ValueCodec::grouped ? 2 * sub_tile_tokens() * value_groups() : 0);
   }
 
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION bool centres_keys() const noexcept {
+    return key_centring != KeyCentring::none;
+  }
+  /// First byte of the fp16 key mean, from the start of the tile in every order.
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t key_mean_offset() const noexcept {
+    return tokens * token_bytes();
+  }
+  /// Bytes of the key mean of a tile with its padding, a multiple of 64; 0 without means.
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t key_mean_bytes() const noexcept {
+    return centres_keys() ? (2 * static_cast<std::size_t>(key_dim) + tokens - 1) / tokens * tokens
+                          : 0;
+  }
+
   /// Bytes of one tile, a multiple of 64; the same in every order.
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t bytes() const noexcept {
-    return tokens * slot_bytes();
+    return tokens * token_bytes() + key_mean_bytes();
   }
-  /// Bytes per token and kv head.
+  /// Bytes per token and kv head, its share of the key mean included.
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t slot_bytes() const noexcept {
-    return key_code_bytes() + key_sign_bytes() + metadata_bytes() +
-           static_cast<std::size_t>(value_dim * value_bits) / 8;
+    return token_bytes() + key_mean_bytes() / tokens;
   }
   /// Bytes per token and kv head of scales and zero points.
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t metadata_bytes() const noexcept {
@@ -155,6 +173,10 @@ struct TileFormat {
   }
 
  private:
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t token_bytes() const noexcept {
+    return key_code_bytes() + key_sign_bytes() + metadata_bytes() +
+           static_cast<std::size_t>(value_dim * value_bits) / 8;
+  }
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t key_code_bytes() const noexcept {
     return static_cast<std::size_t>(key_dim * key_code_bits()) / 8;
   }
@@ -232,6 +254,10 @@ constexpr void require_supported(const TileFormat& format) {
           static_cast<int>(format.value_codec), ", expected grouped or codebook");
   require(format.order == TileOrder::host || format.order == TileOrder::mma, ErrorCode::unsupported,
           "TileFormat: order is ", static_cast<int>(format.order), ", expected host or mma");
+  require(
+      format.key_centring == KeyCentring::none || format.key_centring == KeyCentring::tile_mean,
+      ErrorCode::unsupported, "TileFormat: key_centring is ",
+      static_cast<int>(format.key_centring), ", expected none or tile_mean");
   switch (format.key_codec) {
     case KeyCodec::mse:
       require(format.key_bits >= 2 && format.key_bits <= 4, ErrorCode::unsupported,

@@ -60,7 +60,7 @@ inline TURBOQUANT_FUNCTION void clear_any_slots(const TileFormat& format, std::s
   }
 }
 
-/// Zeroes slots [first, end) of a tile.
+/// Zeroes slots [first, end) of a tile; of all slots, its key mean too.
 inline TURBOQUANT_FUNCTION void clear_slots(const TileFormat& format, std::size_t first,
                                             std::size_t end, unsigned char* tile) noexcept {
   if (first >= end) {
@@ -88,6 +88,19 @@ inline TURBOQUANT_FUNCTION void clear_slots(const TileFormat& format, std::size_
   }
 }
 
+/// Makes the key mean of a tile; what follows it up to the tile's end becomes zero.
+template <class Steps>
+TURBOQUANT_FUNCTION void encode_key_mean(const TileFormat& format, const EncodeArguments& in,
+                                         typename Steps::Scratch& scratch,
+                                         unsigned char* tile) noexcept {
+  const auto dim = static_cast<std::size_t>(format.key_dim);
+  unsigned char* const mean = tile + format.key_mean_offset();
+  Steps::key_mean(in.keys, in.head, static_cast<std::size_t>(in.count), dim, scratch, mean);
+  for (std::size_t i = 2 * dim; i < format.key_mean_bytes(); ++i) {
+    mean[i] = 0;
+  }
+}
+
 /// Encodes one head of one tile.
 template <class Steps>
 TURBOQUANT_FUNCTION void encode_slots(const TileTables& tables,
@@ -102,6 +115,9 @@ TURBOQUANT_FUNCTION void encode_slots(const TileTables& tables,
               tile);
   constexpr std::size_t lanes_of_steps = Steps::lanes;
   typename Steps::Scratch scratch;
+  if (format.centres_keys() && in.begins_tile()) {
+    encode_key_mean<Steps>(format, in, scratch, tile);
+  }
   for (std::size_t done = 0; done < count;) {
     const std::size_t slot = first_slot + done;
     const std::size_t to_boundary = lanes_of_steps - slot % lanes_of_steps;
@@ -109,6 +125,10 @@ TURBOQUANT_FUNCTION void encode_slots(const TileTables& tables,
     const LaneSlots lanes{slot, left < to_boundary ? left : to_boundary};
     Steps::load(in.keys, in.head, done, lanes.count, static_cast<std::size_t>(format.key_dim),
                 scratch);
+    if (format.centres_keys()) {
+      Steps::subtract_mean(tile + format.key_mean_offset(),
+                           static_cast<std::size_t>(format.key_dim), scratch);
+    }
     encode_keys<Steps>(tables, lanes, PlainWords(), scratch, tile);
     if (format.value_codec != ValueCodec::grouped ||
         !Steps::grouped_rows(format, in.values, in.head, done, lanes, tile)) {

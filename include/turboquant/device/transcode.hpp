@@ -47,6 +47,9 @@ inline TURBOQUANT_FUNCTION void transcode_fields(const TileFormat& from, const u
       }
     }
   }
+  for (std::size_t i = 0; i < from.key_mean_bytes(); ++i) {
+    out[to.key_mean_offset() + i] = tile[from.key_mean_offset() + i];
+  }
   for (std::size_t group = 0; group < TileFormat::tokens / 8; ++group) {
     for (std::size_t d = 0; d < static_cast<std::size_t>(from.value_dim); ++d) {
       value_codes(to).write_nibbles(out, group, d, value_codes(from).read_nibbles(tile, group, d));

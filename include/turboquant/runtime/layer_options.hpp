@@ -25,7 +25,7 @@ struct LayerOptions {
 /// Device memory by use, in bytes. Memory shared by forks counts once.
 struct MemoryUse {
   std::size_t codes = 0;         ///< key and value codes and signs, in pages in use
-  std::size_t metadata = 0;      ///< scales and zero points, in pages in use
+  std::size_t metadata = 0;      ///< scales, zero points and key means, in pages in use
   std::size_t exact_window = 0;  ///< exact windows, sinks and uncompressed layers
   std::size_t free_pages = 0;    ///< allocated, not in use
   std::size_t page_tables = 0;
@@ -57,9 +57,9 @@ struct SequenceStats {
 
 namespace detail {
 
-/// Bytes of scales and zero points in a tile.
+/// Bytes of scales, zero points and key mean in a tile.
 [[nodiscard]] constexpr std::size_t metadata_bytes_of(const TileFormat& format) noexcept {
-  return TileFormat::tokens * format.metadata_bytes();
+  return TileFormat::tokens * format.metadata_bytes() + format.key_mean_bytes();
 }
 
 /// A codec that no tile is made with, for attention over exact rows alone.

@@ -16,6 +16,9 @@ namespace turboquant::detail::cuda {
   if (format.key_codec != KeyCodec::mse) {
     return "keys are not mse codes";
   }
+  if (format.centres_keys()) {
+    return "tiles have a key mean";
+  }
   if (format.value_codec != ValueCodec::grouped) {
     return "values are not grouped";
   }

@@ -150,6 +150,7 @@ void attend_integer(const TileTables& tables, const TileArguments& in,
     if (ahead != 0) {
       Arch::prefetch(tile + ahead + format.key_scales_offset(),
                      format.value_codes_offset() - format.key_scales_offset());
+      Arch::prefetch(tile + ahead + format.key_mean_offset(), format.key_mean_bytes());
     }
     const auto score = [&](const KeySection& section, const std::byte* query,
                            std::size_t scales_offset, bool add) {
@@ -168,6 +169,14 @@ void attend_integer(const TileTables& tables, const TileArguments& in,
     if (format.key_codec == KeyCodec::inner_product) {
       score(key_signs(format), in.query + int8_query_bytes(in.rows, format.key_dim),
             format.residual_scales_offset(), true);
+    }
+    if (format.centres_keys()) {
+      const float* queries[Int8Block::most_rows] = {};
+      for (int r = 0; r < rows; ++r) {
+        const int row = first + r < in.rows ? first + r : first;
+        queries[r] = in.plain_queries + static_cast<std::ptrdiff_t>(row) * format.key_dim;
+      }
+      Arch::add_mean(rows, format, tile + format.key_mean_offset(), queries, block);
     }
     std::size_t row_numbers[Int8Block::most_rows] = {};
     bool any = false;

@@ -53,6 +53,31 @@ struct Steps {
     }
   }
 
+  /// Adds the products of the queries with the key mean to all logits.
+  TURBOQUANT_AVX2 static void add_mean(int rows, const TileFormat& format,
+                                       const unsigned char* mean, const float* const* queries,
+                                       BlockLogits& out) noexcept {
+    __m256 sums[Int8Block::most_rows] = {};
+    for (int d = 0; d < format.key_dim; d += 8) {
+      const __m256 numbers =
+          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(mean + 2 * d)));
+      for (int r = 0; r < rows; ++r) {
+        sums[r] = _mm256_fmadd_ps(_mm256_loadu_ps(queries[r] + d), numbers, sums[r]);
+      }
+    }
+    for (int r = 0; r < rows; ++r) {
+      const __m128 four =
+          _mm_add_ps(_mm256_castps256_ps128(sums[r]), _mm256_extractf128_ps(sums[r], 1));
+      const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+      const __m256 added =
+          _mm256_broadcastss_ps(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+      for (int i = 0; i < 64; i += 8) {
+        float* const logits = out.logits[r] + i;
+        _mm256_store_ps(logits, _mm256_add_ps(_mm256_load_ps(logits), added));
+      }
+    }
+  }
+
   /// Invisible slots to -infinity, the others through the soft cap.
   TURBOQUANT_AVX2 static void mask_and_cap(TokenRange::Slots slots, float soft_cap,
                                            float* logits) noexcept {

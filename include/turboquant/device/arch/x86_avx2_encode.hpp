@@ -60,6 +60,15 @@ struct EncodeSteps : PortableEncodeSteps<16> {
                                            Scratch& scratch) noexcept {
     Plain::load(rows, head, first, count, dim, scratch);
   }
+  TURBOQUANT_AVX2_FLATTEN static void key_mean(const RowView& rows, int head, std::size_t count,
+                                               std::size_t dim, Scratch& scratch,
+                                               unsigned char* out) noexcept {
+    Plain::key_mean(rows, head, count, dim, scratch, out);
+  }
+  TURBOQUANT_AVX2_FLATTEN static void subtract_mean(const unsigned char* mean, std::size_t dim,
+                                                    Scratch& scratch) noexcept {
+    Plain::subtract_mean(mean, dim, scratch);
+  }
   TURBOQUANT_AVX2_FLATTEN static void normalise(std::size_t dim, Scratch& scratch) noexcept {
     Plain::normalise(dim, scratch);
   }

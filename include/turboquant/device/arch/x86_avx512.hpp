@@ -51,6 +51,30 @@ struct Steps {
     }
   }
 
+  /// Adds the products of the queries with the key mean to all logits.
+  TURBOQUANT_AVX512 static void add_mean(int rows, const TileFormat& format,
+                                         const unsigned char* mean, const float* const* queries,
+                                         BlockLogits& out) noexcept {
+    __m512 sums[Int8Block::most_rows] = {};
+    for (int d = 0; d < format.key_dim; d += 16) {
+      // Behind the last number there are zeros up to a whole vector, behind a query there are not.
+      const __m512 numbers =
+          _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(mean + 2 * d)));
+      const auto inside = static_cast<__mmask16>(format.key_dim - d >= 16 ? 0xFFFF : 0x00FF);
+      for (int r = 0; r < rows; ++r) {
+        sums[r] = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(inside, queries[r] + d), numbers, sums[r]);
+      }
+    }
+    for (int r = 0; r < rows; ++r) {
+      const __m512 added = _mm512_set1_ps(_mm512_reduce_add_ps(sums[r]));
+      TURBOQUANT_UNROLL
+      for (int i = 0; i < 64; i += 16) {
+        float* const logits = out.logits[r] + i;
+        _mm512_store_ps(logits, _mm512_add_ps(_mm512_load_ps(logits), added));
+      }
+    }
+  }
+
   /// Invisible slots to -infinity, the others through the soft cap.
   TURBOQUANT_AVX512 static void mask_and_cap(TokenRange::Slots slots, float soft_cap,
                                              float* logits) noexcept {

@@ -254,11 +254,62 @@ TURBOQUANT_AVX512 inline std::size_t store_key_words(const KeySection& section,
   return d;
 }
 
+/// `key_mean_of_sums`.
+TURBOQUANT_AVX512_FLATTEN inline void key_mean_from_sums(std::size_t count, std::size_t dim,
+                                                         const float* sums,
+                                                         unsigned char* out) noexcept {
+  key_mean_of_sums(count, dim, sums, out);
+}
+
+/// `key_mean_of_rows`.
+TURBOQUANT_AVX512 inline void key_mean_16(const RowView& rows, int head, std::size_t count,
+                                          std::size_t dim, float* sums,
+                                          unsigned char* out) noexcept {
+  for (std::size_t i = 0; i < key_mean_groups * dim; i += 16) {
+    _mm512_storeu_ps(sums + i, _mm512_setzero_ps());
+  }
+  const __m512 eighth = _mm512_set1_ps(0.125F);
+  for (std::size_t token = 0; token < count; ++token) {
+    float* const sum = sums + token % key_mean_groups * dim;
+    const std::int64_t row = rows.offset(static_cast<std::int64_t>(token), head);
+    for (std::size_t d = 0; d < dim; d += 16) {
+      const auto inside = static_cast<__mmask16>(dim - d >= 16 ? 0xFFFF : 0x00FF);
+      const __m512 term = _mm512_mul_ps(load_row_16(rows, row, d, dim), eighth);
+      _mm512_mask_storeu_ps(sum + d, inside,
+                            _mm512_add_ps(_mm512_maskz_loadu_ps(inside, sum + d), term));
+    }
+  }
+  key_mean_from_sums(count, dim, sums, out);
+}
+
+/// `subtract_key_mean`.
+TURBOQUANT_AVX512 inline void subtract_mean_16(const unsigned char* mean, std::size_t dim,
+                                               float* vectors) noexcept {
+  for (std::size_t d = 0; d < dim; d += 8) {
+    alignas(32) float numbers[8];
+    _mm256_store_ps(numbers, _mm256_cvtph_ps(_mm_loadu_si128(
+                                 reinterpret_cast<const __m128i*>(mean + 2 * d))));
+    for (std::size_t i = 0; i < 8; ++i) {
+      if (numbers[i] != 0.0F) {
+        float* const at = vectors + 16 * (d + i);
+        _mm512_store_ps(at, _mm512_sub_ps(_mm512_load_ps(at), _mm512_set1_ps(numbers[i])));
+      }
+    }
+  }
+}
+
 /// The steps of an encoder with one token per lane of a 512-bit register.
 struct EncodeSteps : PortableEncodeSteps<16> {
   static void load(const RowView& rows, int head, std::size_t first, std::size_t count,
                    std::size_t dim, Scratch& scratch) noexcept {
     load_lanes(rows, head, first, count, dim, scratch.vector);
+  }
+  static void key_mean(const RowView& rows, int head, std::size_t count, std::size_t dim,
+                       Scratch& scratch, unsigned char* out) noexcept {
+    key_mean_16(rows, head, count, dim, scratch.levels, out);
+  }
+  static void subtract_mean(const unsigned char* mean, std::size_t dim, Scratch& scratch) noexcept {
+    subtract_mean_16(mean, dim, scratch.vector);
   }
   static void normalise(std::size_t dim, Scratch& scratch) noexcept { normalise_16(dim, scratch); }
   static void forward(const HadamardTransform& rotation, Scratch& scratch) noexcept {
