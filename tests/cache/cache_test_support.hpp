@@ -110,6 +110,12 @@ inline turboquant::TileCodecOptions codec_options(int key_dim, int value_dim, in
   return options;
 }
 
+/// The same with key means.
+inline turboquant::TileCodecOptions with_key_means(turboquant::TileCodecOptions options) {
+  options.format.key_centring = turboquant::KeyCentring::tile_mean;
+  return options;
+}
+
 /// First byte of the tile of a position.
 inline const std::byte* tile_of(const turboquant::KVStoreView& view,
                                 const turboquant::TileFormat& format, std::int64_t position,

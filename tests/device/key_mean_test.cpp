@@ -1,5 +1,5 @@
-// Tiles with a key mean: what the mean is, that everything else is the tile of the centred keys, and
-// what it is good for.
+// Tiles with a key mean: what the mean is, that everything else is the tile of the centred keys,
+// and what it is good for.
 
 #include <turboquant/base/random.hpp>
 #include <turboquant/device/encode_tiles.hpp>
@@ -177,11 +177,11 @@ TEST_CASE("a tile with a key mean is the tile of the centred keys, and the mean 
         test::hard_rows(64, static_cast<std::size_t>(format.value_dim), 1);
     for (const int count : {64, 33, 1}) {
       const Bytes tile = encode_tile(centred(options), keys, values, count);
-      const Bytes expected =
-          encode_tile(options, minus(keys, mean_of(with, tile)), values, count);
+      const Bytes expected = encode_tile(options, minus(keys, mean_of(with, tile)), values, count);
       CHECK(std::equal(expected.begin(), expected.end(), tile.begin()));
-      CHECK(std::all_of(tile.begin() + static_cast<std::ptrdiff_t>(with.key_mean_offset() + 2 * dim),
-                        tile.end(), [](std::byte byte) { return byte == std::byte{0}; }));
+      CHECK(
+          std::all_of(tile.begin() + static_cast<std::ptrdiff_t>(with.key_mean_offset() + 2 * dim),
+                      tile.end(), [](std::byte byte) { return byte == std::byte{0}; }));
       for (const HostArch arch : arches(format.order)) {
         CAPTURE(std::string(to_string(arch)));
         CHECK(encode_tile(centred(options), keys, values, count, arch) == tile);
@@ -253,7 +253,8 @@ TEST_CASE("half-precision rows give the bytes of the same rows in float") {
   check(bfloat16{});
 }
 
-TEST_CASE("tokens that join a tile use the mean that is there, and the first ones keep their bits") {
+TEST_CASE(
+    "tokens that join a tile use the mean that is there, and the first ones keep their bits") {
   for (const TileOrder order : {TileOrder::host, TileOrder::mma}) {
     const TileCodecOptions options = centred(in_order(TileCodecOptions{}, order));
     const TileCodec<Memory> codec(options);
@@ -287,8 +288,7 @@ TEST_CASE("tokens that join a tile use the mean that is there, and the first one
       CHECK(tile == Bytes(tile.size(), std::byte{0}));
       // A tile may begin with any slot.
       encode(codec, keys.data() + 128, values.data() + 128, {1, 63, 0}, tile, arch);
-      CHECK(mean_of(format, tile) !=
-            std::vector<float>(static_cast<std::size_t>(format.key_dim)));
+      CHECK(mean_of(format, tile) != std::vector<float>(static_cast<std::size_t>(format.key_dim)));
       const auto back = decoded_keys(codec, tile);
       CHECK(std::abs(back[128 * 17] - keys[128 * 17]) < 2);
     }
@@ -321,8 +321,7 @@ TEST_CASE("both orders hold the same mean, and rearranging loses nothing") {
     CHECK(rearranged == encode_tile(centred(in_order(options, TileOrder::host)), keys, values));
     TileFormat without = host;
     without.key_centring = KeyCentring::none;
-    test::error_of(ErrorCode::invalid_argument,
-                   [&] { transcode(mma, tile, without, rearranged); });
+    test::error_of(ErrorCode::invalid_argument, [&] { transcode(mma, tile, without, rearranged); });
   }
 }
 
@@ -344,8 +343,8 @@ TEST_CASE("outliers of any size do not disturb the other tokens of their tile") 
     for (std::size_t token = 0; token < 64; ++token) {
       double squared = 0;
       for (std::size_t d = 0; d < 128; ++d) {
-        const double error = static_cast<double>(back[token * 128 + d]) -
-                             static_cast<double>(keys[token * 128 + d]);
+        const double error =
+            static_cast<double>(back[token * 128 + d]) - static_cast<double>(keys[token * 128 + d]);
         squared += error * error;
       }
       if (std::find(skip.begin(), skip.end(), token) == skip.end()) {
@@ -379,8 +378,7 @@ TEST_CASE("zero, constant, lone, tiny and huge keys") {
   };
   CHECK(back(std::vector<float>(64 * 128, 0.0F), 64) == std::vector<float>(64 * 128, 0.0F));
   // What fp16 holds comes back exactly where all tokens are alike.
-  CHECK(back(std::vector<float>(64 * 128, -40.25F), 64) ==
-        std::vector<float>(64 * 128, -40.25F));
+  CHECK(back(std::vector<float>(64 * 128, -40.25F), 64) == std::vector<float>(64 * 128, -40.25F));
   CHECK(back(std::vector<float>(64 * 128, 1024.0F), 1) == std::vector<float>(128, 1024.0F));
   const auto close = [&](float size, int count, double bound) {
     std::vector<float> keys = normals(64 * 128, 2);
@@ -405,7 +403,8 @@ TEST_CASE("zero, constant, lone, tiny and huge keys") {
   }
 }
 
-TEST_CASE("keys with a bias of 30 times their spread: the logit error falls from over 10 to under 1") {
+TEST_CASE(
+    "keys with a bias of 30 times their spread: the logit error falls from over 10 to under 1") {
   constexpr std::size_t dim = 128;
   constexpr std::size_t tokens = 1024;
   constexpr std::size_t num_queries = 32;
@@ -455,13 +454,13 @@ TEST_CASE("keys with a bias of 30 times their spread: the logit error falls from
       std::vector<float> keys = spread;
       for (std::size_t token = 0; token < tokens; ++token) {
         for (std::size_t pair = 0; pair < 64; ++pair) {
-          const double size = pair >= slow ? 30 * std::sqrt(64.0 / (64.0 - static_cast<double>(slow))) : 0.0;
+          const double size =
+              pair >= slow ? 30 * std::sqrt(64.0 / (64.0 - static_cast<double>(slow))) : 0.0;
           const double angle =
               static_cast<double>(token + 5000) * std::pow(theta, -static_cast<double>(pair) / 64);
           const double x = size * static_cast<double>(bias[pair]);
           const double y = size * static_cast<double>(bias[pair + 64]);
-          keys[token * dim + pair] +=
-              static_cast<float>(x * std::cos(angle) - y * std::sin(angle));
+          keys[token * dim + pair] += static_cast<float>(x * std::cos(angle) - y * std::sin(angle));
           keys[token * dim + pair + 64] +=
               static_cast<float>(x * std::sin(angle) + y * std::cos(angle));
         }

@@ -162,9 +162,9 @@ struct AttendParts {
         TileArguments in;
         in.tile = sequence.history.tile(tile, head, tile_bytes);
         in.query = workspace.prepared(index, head);
-        in.plain_queries = workspace.floats(
-            layout.plain_queries,
-            workspace.head_index(index, head) * layout.rows * tables.format.key_dim);
+        in.plain_queries =
+            workspace.floats(layout.plain_queries, workspace.head_index(index, head) * layout.rows *
+                                                       tables.format.key_dim);
         in.state = workspace.state(index, split, head);
         in.rows = layout.rows;
         in.soft_cap = layout.soft_cap;

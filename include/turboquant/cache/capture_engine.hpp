@@ -74,8 +74,8 @@ class KVCaptureEngine {
   /// of its own
   /// @throws Error(invalid_argument), Error(shape_mismatch) for options outside their domain or
   /// that disagree with the
-  ///         codec, Error(unsupported) for a sliding window over flat history, or a small window with
-  ///         key means
+  ///         codec, Error(unsupported) for a sliding window over flat history, or a small window
+  ///         with key means
   KVCaptureEngine(const CaptureOptions& options, std::optional<TileCodec<Space>> codec,
                   std::shared_ptr<MemoryLedger> ledger = std::make_shared<MemoryLedger>(),
                   std::shared_ptr<PagePool<Space>> pool = nullptr)
@@ -319,9 +319,9 @@ class KVCaptureEngine {
               "KVCaptureEngine: block_size is 0 (flat), expected pages with a sliding window of ",
               options.sliding_window);
       constexpr auto tile = static_cast<std::int64_t>(TileFormat::tokens);
-      require(!format.centres_keys() || options.window_capacity >= tile - 1,
-              ErrorCode::unsupported, "KVCaptureEngine: window_capacity is ",
-              options.window_capacity, ", expected at least ", tile - 1,
+      require(!format.centres_keys() || options.window_capacity >= tile - 1, ErrorCode::unsupported,
+              "KVCaptureEngine: window_capacity is ", options.window_capacity,
+              ", expected at least ", tile - 1,
               " with key_centring tile_mean, so that the tokens of a tile leave together");
     }
     return options;

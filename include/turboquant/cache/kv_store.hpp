@@ -50,9 +50,9 @@ struct KVStoreOptions {
 ///
 /// A token is quantised once, when it is appended; the bits of tokens that are there never change,
 /// so any chunking of the same input gives byte-identical tiles. With key means that holds for
-/// appends of whole tiles: the append that begins a tile decides its mean. Forks share memory until one of
-/// them writes (paged: page by page). One thread at a time may change a store; a `view()` may be
-/// read by any number of threads until it does.
+/// appends of whole tiles: the append that begins a tile decides its mean. Forks share memory until
+/// one of them writes (paged: page by page). One thread at a time may change a store; a `view()`
+/// may be read by any number of threads until it does.
 /// @tparam Space a Kokkos memory space
 template <class Space>
 class CompressedKVStore {
@@ -350,8 +350,7 @@ class CompressedKVStore {
         batch.gathers.push_back({source.keys + (from - begin) * key_numbers,
                                  keys + (from - first) * key_numbers, tokens * key_numbers});
         batch.gathers.push_back({source.values + (from - begin) * value_numbers,
-                                 values + (from - first) * value_numbers,
-                                 tokens * value_numbers});
+                                 values + (from - first) * value_numbers, tokens * value_numbers});
       }
       begin += source.count;
     }

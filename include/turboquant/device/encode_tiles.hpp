@@ -175,8 +175,8 @@ inline void require_job(const EncodeJob& job, std::int64_t index, const TileForm
 /// Compresses tokens into tiles: key codes, value codes, scales and zero points of every kv head.
 ///
 /// What a token becomes depends on its rows, on the codec and on the parity of its slot only. Slots
-/// that a job neither clears nor writes keep their bits. With `KeyCentring::tile_mean` it depends on
-/// the mean of its tile too, which a job with first_slot or clear_from 0 makes of its own keys;
+/// that a job neither clears nor writes keep their bits. With `KeyCentring::tile_mean` it depends
+/// on the mean of its tile too, which a job with first_slot or clear_from 0 makes of its own keys;
 /// other jobs use the one that is there.
 /// @param exec     execution space instance that can reach the codec's memory space
 /// @param codec    decides every bit written

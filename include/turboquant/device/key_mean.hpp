@@ -16,9 +16,9 @@
 /// It is a robust mean: token t of those it is made of belongs to group t % 8, and a number of the
 /// mean is the median of the groups' means, the middle two averaged. Up to three groups with tokens
 /// of any size leave it among the means of the others, so that a lone outlier does not move the
-/// centre of its 63 neighbours; of normal keys its variance is 1.4 times that of the mean. Stored as
-/// fp16, of which the largest magnitude, 65504, is kept: what the fp16 number lacks stays in the key,
-/// because the stored number is what is subtracted. A bias of b leaves at most b / 4096.
+/// centre of its 63 neighbours; of normal keys its variance is 1.4 times that of the mean. Stored
+/// as fp16, of which the largest magnitude, 65504, is kept: what the fp16 number lacks stays in the
+/// key, because the stored number is what is subtracted. A bias of b leaves at most b / 4096.
 ///
 /// All ways to compute it give the same bits: sums of floats in token order, each term times 1/8,
 /// which is exact and keeps them finite.

@@ -75,7 +75,7 @@ struct SharedWords {
 /// @param numbers called with a token and a dimension; the key's number
 template <class Team, class Numbers>
 TURBOQUANT_FUNCTION void encode_team_mean(const Team& team, const TileFormat& format,
-                                         const Numbers& numbers, unsigned char* image) {
+                                          const Numbers& numbers, unsigned char* image) {
   unsigned char* const mean = image + format.key_mean_offset();
   Kokkos::parallel_for(
       Kokkos::TeamThreadRange(team, static_cast<std::size_t>(format.key_dim)), [&](std::size_t d) {

@@ -233,9 +233,8 @@ struct PortableAttention {
                                                   int first_row, int count,
                                                   float (*logits)[tokens]) noexcept {
     for (int r = 0; r < count; ++r) {
-      const float added =
-          key_mean_logit(format, reinterpret_cast<const unsigned char*>(in.tile),
-                         in.plain_queries + (first_row + r) * format.key_dim);
+      const float added = key_mean_logit(format, reinterpret_cast<const unsigned char*>(in.tile),
+                                         in.plain_queries + (first_row + r) * format.key_dim);
       for (int t = 0; t < tokens; ++t) {
         logits[r][t] += added;
       }

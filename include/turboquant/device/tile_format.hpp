@@ -254,10 +254,9 @@ constexpr void require_supported(const TileFormat& format) {
           static_cast<int>(format.value_codec), ", expected grouped or codebook");
   require(format.order == TileOrder::host || format.order == TileOrder::mma, ErrorCode::unsupported,
           "TileFormat: order is ", static_cast<int>(format.order), ", expected host or mma");
-  require(
-      format.key_centring == KeyCentring::none || format.key_centring == KeyCentring::tile_mean,
-      ErrorCode::unsupported, "TileFormat: key_centring is ",
-      static_cast<int>(format.key_centring), ", expected none or tile_mean");
+  require(format.key_centring == KeyCentring::none || format.key_centring == KeyCentring::tile_mean,
+          ErrorCode::unsupported, "TileFormat: key_centring is ",
+          static_cast<int>(format.key_centring), ", expected none or tile_mean");
   switch (format.key_codec) {
     case KeyCodec::mse:
       require(format.key_bits >= 2 && format.key_bits <= 4, ErrorCode::unsupported,

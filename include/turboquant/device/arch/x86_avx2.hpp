@@ -69,8 +69,7 @@ struct Steps {
       const __m128 four =
           _mm_add_ps(_mm256_castps256_ps128(sums[r]), _mm256_extractf128_ps(sums[r], 1));
       const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-      const __m256 added =
-          _mm256_broadcastss_ps(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+      const __m256 added = _mm256_broadcastss_ps(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
       for (int i = 0; i < 64; i += 8) {
         float* const logits = out.logits[r] + i;
         _mm256_store_ps(logits, _mm256_add_ps(_mm256_load_ps(logits), added));

@@ -287,8 +287,8 @@ TURBOQUANT_AVX512 inline void subtract_mean_16(const unsigned char* mean, std::s
                                                float* vectors) noexcept {
   for (std::size_t d = 0; d < dim; d += 8) {
     alignas(32) float numbers[8];
-    _mm256_store_ps(numbers, _mm256_cvtph_ps(_mm_loadu_si128(
-                                 reinterpret_cast<const __m128i*>(mean + 2 * d))));
+    _mm256_store_ps(
+        numbers, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(mean + 2 * d))));
     for (std::size_t i = 0; i < 8; ++i) {
       if (numbers[i] != 0.0F) {
         float* const at = vectors + 16 * (d + i);
