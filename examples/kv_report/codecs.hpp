@@ -8,6 +8,7 @@
 #include <turboquant/base/float8.hpp>
 #include <turboquant/math/gaussian_sketch.hpp>
 #include <turboquant/math/hadamard_rotation.hpp>
+#include <turboquant/math/median_of_means.hpp>
 #include <turboquant/model/presets.hpp>
 #include <turboquant/quant/float8_quantizer.hpp>
 #include <turboquant/quant/inner_product_quantizer.hpp>
@@ -104,6 +105,38 @@ Transform through(Quantizer quantizer) {
   };
 }
 
+/// The same for vectors minus the mean of every 64 of them, as tiles of a cache store it.
+inline Transform through_centred(const Transform& inner, std::size_t dim) {
+  return [inner, dim](std::span<const float> vectors) {
+    constexpr std::size_t tile = 64;
+    const std::size_t count = vectors.size() / dim;
+    std::vector<float> centred(vectors.begin(), vectors.end());
+    std::vector<float> means((count + tile - 1) / tile * dim);
+    for (std::size_t first = 0; first < count; first += tile) {
+      const std::size_t tokens = std::min(tile, count - first);
+      std::vector<float> sums(turboquant::mean_groups * dim);
+      for (std::size_t t = 0; t < tokens; ++t) {
+        turboquant::add_to_group(t, dim, vectors.data() + (first + t) * dim, sums.data());
+      }
+      turboquant::median_of_means(tokens, dim, sums.data(),
+                                  [&](std::size_t d, turboquant::float16 number) {
+                                    means[first / tile * dim + d] = number.to_float();
+                                  });
+    }
+    const auto mean_at = [&](std::size_t i) { return means[i / (tile * dim) * dim + i % dim]; };
+    for (std::size_t i = 0; i < centred.size(); ++i) {
+      centred[i] -= mean_at(i);
+    }
+    Reconstruction result = inner(centred);
+    for (std::size_t i = 0; i < result.vectors.size(); ++i) {
+      result.vectors[i] += mean_at(i);
+    }
+    const std::size_t padded = (2 * dim + tile - 1) / tile * tile;
+    result.bytes += means.size() / dim * padded;
+    return result;
+  };
+}
+
 /// Keys of the published fp8 preset: one byte per coordinate and no scale; beyond 448 it saturates.
 inline Reconstruction through_plain_fp8(std::span<const float> vectors) {
   std::vector<turboquant::float8_e4m3> stored;
@@ -130,7 +163,11 @@ inline Transform key_transform(const CacheCodec& codec, int dim, std::uint64_t s
                                                      turboquant::GaussianSketch(dim, seed)));
   }
   const ScaleRule rule = codec.norm_correction ? ScaleRule::unit : ScaleRule::unbiased;
-  return through(turboquant::MseQuantizer(rotation, codec.key_bits, {.scale_rule = rule}));
+  const Transform keys =
+      through(turboquant::MseQuantizer(rotation, codec.key_bits, {.scale_rule = rule}));
+  return codec.key_centring == turboquant::KeyCentring::none
+             ? keys
+             : through_centred(keys, static_cast<std::size_t>(dim));
 }
 
 inline Transform value_transform(const CacheCodec& codec, int dim, std::uint64_t seed) {

@@ -98,6 +98,7 @@
 #include <turboquant/math/hadamard_transform.hpp>
 #include <turboquant/math/integer_grid.hpp>
 #include <turboquant/math/lloyd_max.hpp>
+#include <turboquant/math/median_of_means.hpp>
 #include <turboquant/math/metadata.hpp>
 #include <turboquant/math/normalised_vector.hpp>
 #include <turboquant/math/ordered_sum.hpp>

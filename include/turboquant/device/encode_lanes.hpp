@@ -296,7 +296,7 @@ struct PortableEncodeSteps {
   static TURBOQUANT_FUNCTION void key_mean(const RowView& rows, int head, std::size_t count,
                                            std::size_t dim, Scratch& scratch,
                                            unsigned char* out) noexcept {
-    if constexpr (Lanes >= key_mean_groups) {
+    if constexpr (Lanes >= mean_groups) {
       key_mean_of_rows(rows, head, count, dim, scratch.spare, scratch.levels, out);
     } else {
       static_cast<void>(scratch);

@@ -198,6 +198,7 @@ struct TQFullAttentionSpec {
             {"preset", std::string(config.name())},
             {"key_bits", std::to_string(config.key_quant_bits())},
             {"value_bits", std::to_string(config.value_quant_bits())},
+            {"key_mean_size", std::to_string(config.key_mean_size())},
             {"tq_slot_size", std::to_string(config.slot_size_aligned())},
             {"page_size_padded", detail::field_text(page_size_padded)}};
   }

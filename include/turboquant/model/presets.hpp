@@ -22,6 +22,7 @@ struct CacheCodec {
   bool norm_correction = false;  ///< renormalise the quantised key to unit length
   bool even_slot = true;         ///< round a slot up to an even number of bytes
   std::string_view summary{};
+  KeyCentring key_centring = KeyCentring::none;
 };
 
 /// Every named preset: the published four, the reference implementation's two, this library's own.
@@ -49,7 +50,16 @@ inline constexpr std::array cache_presets{
     CacheCodec{"tq_k3v2", KeyCodec::mse, 3, ValueCodec::codebook, 2, 0, false, true,
                "3-bit keys with the unbiased scale, 2-bit rotated codebook values"},
     CacheCodec{"tq_k2v2", KeyCodec::mse, 2, ValueCodec::codebook, 2, 0, false, true,
-               "2-bit keys with the unbiased scale, 2-bit rotated codebook values"}};
+               "2-bit keys with the unbiased scale, 2-bit rotated codebook values"},
+    CacheCodec{"tq_k4v4_mean", KeyCodec::mse, 4, ValueCodec::grouped, 4, 0, false, true,
+               "tq_k4v4 with a key mean per 64 tokens, for models with a key bias",
+               KeyCentring::tile_mean},
+    CacheCodec{"tq_k3v4_mean", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, false, true,
+               "tq_k3v4 with a key mean per 64 tokens, for models with a key bias",
+               KeyCentring::tile_mean},
+    CacheCodec{"tq_k2v2_mean", KeyCodec::mse, 2, ValueCodec::codebook, 2, 0, false, true,
+               "tq_k2v2 with a key mean per 64 tokens, for models with a key bias",
+               KeyCentring::tile_mean}};
 
 /// The preset names in declaration order, separated by ", ".
 [[nodiscard]] inline std::string cache_preset_names() {
@@ -77,8 +87,9 @@ inline constexpr std::array cache_presets{
 ///
 /// Field names and formulas follow the published TurboQuant cache configuration:
 /// key = ceil(d * bits / 8) + 2 (fp8: d), value = ceil(d_v * bits / 8) + 4 per group, slot = key +
-/// value, aligned slot = slot rounded up to even. Any head size is accepted: this is arithmetic,
-/// and `encodable_head_sizes` says what the codecs can encode. O(1), deterministic.
+/// value, aligned slot = slot rounded up to even; key means add ceil(d / 32). Any head size is
+/// accepted: this is arithmetic, and `encodable_head_sizes` says what the codecs can encode. O(1),
+/// deterministic.
 class TurboQuantConfig {
  public:
   static constexpr std::int64_t max_head_size = 1 << 20;
@@ -92,6 +103,8 @@ class TurboQuantConfig {
       : codec_(codec), head_size_(head_size), head_size_v_(head_size_v) {
     detail::require_enumerator("TurboQuantConfig", "key_codec", codec.key_codec, KeyCodec::float8,
                                "mse, inner_product or float8");
+    detail::require_enumerator("TurboQuantConfig", "key_centring", codec.key_centring,
+                               KeyCentring::tile_mean, "none or tile_mean");
     detail::require_enumerator("TurboQuantConfig", "value_codec", codec.value_codec,
                                ValueCodec::codebook, "grouped or codebook");
     require_size("head_size", head_size);
@@ -170,8 +183,14 @@ class TurboQuantConfig {
     const bool has_zero = codec_.value_codec == ValueCodec::grouped;
     return codes + num_value_groups() * (has_zero ? 2 * fp16_bytes : fp16_bytes);
   }
+  /// A token's share of the fp16 key mean of its tile of 64 tokens, which is padded to 64 bytes.
+  [[nodiscard]] std::int64_t key_mean_size() const {
+    return codec_.key_centring == KeyCentring::none ? 0 : ceil_div(fp16_bytes * head_size_, 64);
+  }
   /// Bytes of one key and value of one head and token.
-  [[nodiscard]] std::int64_t slot_size() const { return key_packed_size() + value_packed_size(); }
+  [[nodiscard]] std::int64_t slot_size() const {
+    return key_packed_size() + key_mean_size() + value_packed_size();
+  }
   /// `slot_size()` rounded up to an even number of bytes: what a page holds per head and token.
   [[nodiscard]] std::int64_t slot_size_aligned() const {
     return codec_.even_slot ? round_up(slot_size(), 2) : slot_size();
@@ -199,6 +218,7 @@ class TurboQuantConfig {
            a.codec_.value_bits == b.codec_.value_bits &&
            a.codec_.value_group == b.codec_.value_group &&
            a.codec_.norm_correction == b.codec_.norm_correction &&
+           a.codec_.key_centring == b.codec_.key_centring &&
            a.codec_.even_slot == b.codec_.even_slot && a.codec_.name == b.codec_.name &&
            a.head_size_ == b.head_size_ && a.head_size_v_ == b.head_size_v_;
   }

@@ -265,12 +265,12 @@ TURBOQUANT_AVX512_FLATTEN inline void key_mean_from_sums(std::size_t count, std:
 TURBOQUANT_AVX512 inline void key_mean_16(const RowView& rows, int head, std::size_t count,
                                           std::size_t dim, float* sums,
                                           unsigned char* out) noexcept {
-  for (std::size_t i = 0; i < key_mean_groups * dim; i += 16) {
+  for (std::size_t i = 0; i < mean_groups * dim; i += 16) {
     _mm512_storeu_ps(sums + i, _mm512_setzero_ps());
   }
   const __m512 eighth = _mm512_set1_ps(0.125F);
   for (std::size_t token = 0; token < count; ++token) {
-    float* const sum = sums + token % key_mean_groups * dim;
+    float* const sum = sums + token % mean_groups * dim;
     const std::int64_t row = rows.offset(static_cast<std::int64_t>(token), head);
     for (std::size_t d = 0; d < dim; d += 16) {
       const auto inside = static_cast<__mmask16>(dim - d >= 16 ? 0xFFFF : 0x00FF);
