@@ -105,13 +105,15 @@ Transform through(Quantizer quantizer) {
   };
 }
 
-/// The same for vectors minus the mean of every 64 of them, as tiles of a cache store it.
+/// The same for vectors minus the mean of every 64 of them, as tiles of a cache store it; vectors
+/// that this would make longer stay as they are.
 inline Transform through_centred(const Transform& inner, std::size_t dim) {
   return [inner, dim](std::span<const float> vectors) {
     constexpr std::size_t tile = 64;
     const std::size_t count = vectors.size() / dim;
     std::vector<float> centred(vectors.begin(), vectors.end());
-    std::vector<float> means((count + tile - 1) / tile * dim);
+    std::vector<float> tile_means((count + tile - 1) / tile * dim);
+    std::vector<float> means(vectors.size());  // of every vector, zeros where it stays
     for (std::size_t first = 0; first < count; first += tile) {
       const std::size_t tokens = std::min(tile, count - first);
       std::vector<float> sums(turboquant::mean_groups * dim);
@@ -120,19 +122,31 @@ inline Transform through_centred(const Transform& inner, std::size_t dim) {
       }
       turboquant::median_of_means(tokens, dim, sums.data(),
                                   [&](std::size_t d, turboquant::float16 number) {
-                                    means[first / tile * dim + d] = number.to_float();
+                                    tile_means[first / tile * dim + d] = number.to_float();
                                   });
     }
-    const auto mean_at = [&](std::size_t i) { return means[i / (tile * dim) * dim + i % dim]; };
+    for (std::size_t t = 0; t < count; ++t) {
+      float* const mean = means.data() + t * dim;
+      std::copy_n(tile_means.data() + t / tile * dim, dim, mean);
+      double product = 0;
+      double square = 0;
+      for (std::size_t d = 0; d < dim; ++d) {
+        product += static_cast<double>(mean[d]) * static_cast<double>(vectors[t * dim + d]);
+        square += static_cast<double>(mean[d]) * static_cast<double>(mean[d]);
+      }
+      if (2 * product < square) {
+        std::fill_n(mean, dim, 0.0F);
+      }
+    }
     for (std::size_t i = 0; i < centred.size(); ++i) {
-      centred[i] -= mean_at(i);
+      centred[i] -= means[i];
     }
     Reconstruction result = inner(centred);
     for (std::size_t i = 0; i < result.vectors.size(); ++i) {
-      result.vectors[i] += mean_at(i);
+      result.vectors[i] += means[i];
     }
     const std::size_t padded = (2 * dim + tile - 1) / tile * tile;
-    result.bytes += means.size() / dim * padded;
+    result.bytes += tile_means.size() / dim * padded;
     return result;
   };
 }

@@ -124,9 +124,25 @@ std::vector<float> mean_of(const TileFormat& format, const Bytes& tile) {
   return mean;
 }
 
-std::vector<float> minus(std::vector<float> keys, const std::vector<float>& mean) {
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    keys[i] = mean[i % mean.size()] == 0 ? keys[i] : keys[i] - mean[i % mean.size()];
+/// Keys minus the mean, but for those that this would make longer.
+std::vector<float> minus(std::vector<float> keys, const TileFormat& format,
+                         const std::vector<float>& mean, std::vector<bool>* kept = nullptr) {
+  const std::size_t dim = mean.size();
+  for (std::size_t token = 0; token < keys.size() / dim; ++token) {
+    double longer = 0;  // |x - m|^2 - |x|^2
+    for (std::size_t d = 0; d < dim; ++d) {
+      const auto x = static_cast<double>(keys[token * dim + d]);
+      const auto m = static_cast<double>(mean[d]);
+      longer += m * (m - 2 * x);
+    }
+    const bool keep = format.key_codec != KeyCodec::float8 && longer > 0;
+    if (kept != nullptr) {
+      kept->push_back(keep);
+    }
+    for (std::size_t d = 0; d < dim && !keep; ++d) {
+      float& x = keys[token * dim + d];
+      x = mean[d] == 0 ? x : x - mean[d];
+    }
   }
   return keys;
 }
@@ -171,13 +187,25 @@ TEST_CASE("a tile with a key mean is the tile of the centred keys, and the mean 
     const auto dim = static_cast<std::size_t>(format.key_dim);
     std::vector<float> keys = test::hard_rows(64, dim, 0);
     for (std::size_t i = 0; i < keys.size(); ++i) {
-      keys[i] += static_cast<float>(i % dim % 5) * 30;
+      // One in eight tokens has the opposite bias.
+      keys[i] += static_cast<float>(i % dim % 5) * (i / dim % 8 == 2 ? -30.0F : 30.0F);
     }
     const std::vector<float> values =
         test::hard_rows(64, static_cast<std::size_t>(format.value_dim), 1);
     for (const int count : {64, 33, 1}) {
       const Bytes tile = encode_tile(centred(options), keys, values, count);
-      const Bytes expected = encode_tile(options, minus(keys, mean_of(with, tile)), values, count);
+      std::vector<bool> kept;
+      Bytes expected =
+          encode_tile(options, minus(keys, with, mean_of(with, tile), &kept), values, count);
+      int marked = 0;
+      for (std::size_t token = 0; token < static_cast<std::size_t>(count); ++token) {
+        if (kept[token]) {
+          expected[format.key_scale_byte(token) + 1] |= std::byte{0x80};
+          ++marked;
+        }
+      }
+      CHECK((marked >= 4) == (count > 30 && format.key_codec != KeyCodec::float8));
+      CHECK(marked < 20);
       CHECK(std::equal(expected.begin(), expected.end(), tile.begin()));
       CHECK(
           std::all_of(tile.begin() + static_cast<std::ptrdiff_t>(with.key_mean_offset() + 2 * dim),
@@ -278,8 +306,12 @@ TEST_CASE(
       }
       CHECK(tile == other);
       CHECK(mean_of(format, tile) == mean_of(format, begun));
-      const Bytes plain = encode_tile(in_order(TileCodecOptions{}, order),
-                                      minus(keys, mean_of(format, begun)), values);
+      std::vector<bool> kept;
+      Bytes plain = encode_tile(in_order(TileCodecOptions{}, order),
+                                minus(keys, format, mean_of(format, begun), &kept), values);
+      for (std::size_t token = 0; token < 64; ++token) {
+        plain[format.key_scale_byte(token) + 1] |= kept[token] ? std::byte{0x80} : std::byte{0};
+      }
       CHECK(std::equal(plain.begin(), plain.end(), tile.begin()));
       // A truncated tile keeps its mean; an empty one loses it.
       detail::clear_slots(format, 20, 64, reinterpret_cast<unsigned char*>(tile.data()));
@@ -365,6 +397,31 @@ TEST_CASE("outliers of any size do not disturb the other tokens of their tile") 
       std::fill_n(outliers.begin() + static_cast<std::ptrdiff_t>(token * 128), 128, size);
     }
     CHECK(worst_of(outliers, {0, 9, 61}) < 1.5 * without);
+  }
+}
+
+TEST_CASE("a key that its mean would make longer comes back as without means, zeros as zeros") {
+  const std::vector<float> values(64 * 128, 1.0F);
+  for (const KeyCodec key_codec : {KeyCodec::mse, KeyCodec::inner_product}) {
+    TileCodecOptions options;
+    options.format.key_codec = key_codec;
+    std::vector<float> keys = normals(64 * 128, 7);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      keys[i] += 30;
+    }
+    // Like the key of an attention sink, whose logits matter most.
+    for (std::size_t d = 0; d < 128; ++d) {
+      keys[d] = static_cast<float>(d % 3) - 1.5F;
+      keys[128 * 40 + d] = 0;
+    }
+    const TileCodec<Memory> with(centred(options));
+    const TileCodec<Memory> without(options);
+    const auto a = decoded_keys(with, encode_tile(centred(options), keys, values));
+    const auto b = decoded_keys(without, encode_tile(options, keys, values));
+    CHECK(std::equal(a.begin(), a.begin() + 128, b.begin()));
+    CHECK(
+        std::all_of(a.begin() + 128 * 40, a.begin() + 128 * 41, [](float x) { return x == 0.0F; }));
+    CHECK(std::abs(a[128] - keys[128]) < 2);
   }
 }
 

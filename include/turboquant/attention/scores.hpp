@@ -120,8 +120,8 @@ struct ScoreTiles {
       in.query = reinterpret_cast<const std::byte*>(query);
       in.rows = count;
       PortableAttention::score_tile(tables, in, 0, count, scores);
-      if (tables.format.centres_keys()) {
-        add_means(reinterpret_cast<const unsigned char*>(in.tile), first_row, count, scores);
+      for (int row = 0; row < count && tables.format.centres_keys(); ++row) {
+        add_key_mean(in.tile, first_row + row, scores[row]);
       }
     }
     for (int row = 0; row < count; ++row) {
@@ -132,20 +132,14 @@ struct ScoreTiles {
     }
   }
 
-  /// What the key mean of a tile adds to the scores of its tokens.
-  TURBOQUANT_FUNCTION void add_means(const unsigned char* tile, std::int64_t first_row, int count,
-                                     float (*scores)[TileFormat::tokens]) const {
-    const int dim = tables.format.key_dim;
+  /// Adds what the key mean of a tile adds to the scores of a query row.
+  TURBOQUANT_FUNCTION void add_key_mean(const std::byte* tile, std::int64_t row,
+                                        float* scores) const {
     float query[max_tile_dim];
-    for (int row = 0; row < count; ++row) {
-      for (int d = 0; d < dim; ++d) {
-        query[d] = to_float(queries[(first_row + row) * dim + d]) * sm_scale;
-      }
-      const float added = key_mean_logit(tables.format, tile, query);
-      for (std::size_t t = 0; t < TileFormat::tokens; ++t) {
-        scores[row][t] += added;
-      }
+    for (int d = 0; d < tables.format.key_dim; ++d) {
+      query[d] = to_float(queries[row * tables.format.key_dim + d]) * sm_scale;
     }
+    PortableAttention::add_key_mean(tables.format, tile, query, scores);
   }
 
   static TURBOQUANT_FUNCTION float to_float(float x) noexcept { return x; }

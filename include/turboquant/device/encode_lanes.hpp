@@ -308,9 +308,32 @@ struct PortableEncodeSteps {
       }
     }
   }
+  /// Subtracts a stored mean from the vectors that gain from it, or from all.
+  /// @param mean (dim) fp16
+  /// @param kept (Lanes), whether a vector stays as it is
   static TURBOQUANT_FUNCTION void subtract_mean(const unsigned char* mean, std::size_t dim,
-                                                Scratch& scratch) noexcept {
-    subtract_key_mean<Lanes>(mean, dim, scratch.vector);
+                                                bool from_all, Scratch& scratch,
+                                                bool* kept) noexcept {
+    double product[Lanes];
+    double square[Lanes];
+    float* const numbers = scratch.spare;
+    for (std::size_t d = 0; d < dim; ++d) {
+      const float number = load_half(mean + 2 * d);
+      for (std::size_t lane = 0; lane < Lanes; ++lane) {
+        numbers[d * Lanes + lane] = number;
+      }
+    }
+    ordered_dot_lanes<Lanes>(scratch.vector, numbers, dim, product);
+    ordered_dot_lanes<Lanes>(numbers, numbers, dim, square);
+    for (std::size_t lane = 0; lane < Lanes; ++lane) {
+      kept[lane] = !from_all && !gains_from_mean(product[lane], square[lane]);
+    }
+    for (std::size_t d = 0; d < dim; ++d) {
+      for (std::size_t lane = 0; lane < Lanes; ++lane) {
+        float& x = scratch.vector[d * Lanes + lane];
+        x = kept[lane] ? x : minus_mean(x, numbers[d * Lanes + lane]);
+      }
+    }
   }
   static TURBOQUANT_FUNCTION void normalise(std::size_t dim, Scratch& scratch) noexcept {
     normalise_lanes(dim, scratch);

@@ -62,6 +62,38 @@ template <std::size_t Dim>
   return sum_registers(sums);
 }
 
+/// Subtracts a mean from a vector that gains from it.
+/// @param mean (Dim), 16-byte aligned
+/// @return whether it does
+template <std::size_t Dim>
+TURBOQUANT_FUNCTION bool subtract_registers(const float* mean, float (&x)[Dim]) noexcept {
+  double product[16] = {};
+  double square[16] = {};
+  const auto* fours = reinterpret_cast<const FourFloats*>(mean);
+  TURBOQUANT_UNROLL_IN_KERNELS
+  for (std::size_t i = 0; i < Dim; i += 4) {
+    const FourFloats four = fours[i / 4];
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (std::size_t j = 0; j < 4; ++j) {
+      const auto number = static_cast<double>(four.numbers[j]);
+      product[(i + j) % 16] += static_cast<double>(x[i + j]) * number;
+      square[(i + j) % 16] += number * number;
+    }
+  }
+  if (!gains_from_mean(sum_registers(product), sum_registers(square))) {
+    return false;
+  }
+  TURBOQUANT_UNROLL_IN_KERNELS
+  for (std::size_t i = 0; i < Dim; i += 4) {
+    const FourFloats four = fours[i / 4];
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (std::size_t j = 0; j < 4; ++j) {
+      x[i + j] = minus_mean(x[i + j], four.numbers[j]);
+    }
+  }
+  return true;
+}
+
 /// Brings the largest magnitude to [1, 2).
 /// @return the power of two that was divided by
 template <std::size_t Dim>

@@ -14,8 +14,9 @@
 /// the tile, so that a lone outlier does not move the centre of its 63 neighbours.
 ///
 /// As fp16 it has the range of key scales, and it may be coarse, because the stored number is what
-/// is subtracted: of a bias of b at most b / 4096 stays in the keys. All ways to compute it give
-/// the same bits.
+/// is subtracted: of a bias of b at most b / 4096 stays in the keys. A key that the subtraction
+/// would make longer, such as that of an attention sink, is stored as it is. All ways to compute
+/// both give the same bits.
 
 namespace turboquant::detail {
 
@@ -64,19 +65,32 @@ inline TURBOQUANT_FUNCTION void key_mean_of_rows(const RowView& rows, int head, 
   key_mean_of_sums(count, dim, sums, out);
 }
 
-/// Subtracts a stored mean from vectors, element i of lane l at `[i * Lanes + l]`.
-/// @param mean (dim) fp16
-template <std::size_t Lanes>
-TURBOQUANT_FUNCTION void subtract_key_mean(const unsigned char* mean, std::size_t dim,
-                                           float* vectors) noexcept {
-  for (std::size_t d = 0; d < dim; ++d) {
-    const float number = load_half(mean + 2 * d);
-    if (number != 0.0F) {  // a difference would lose subnormal keys where they are flushed
-      for (std::size_t lane = 0; lane < Lanes; ++lane) {
-        vectors[d * Lanes + lane] -= number;
-      }
-    }
-  }
+/// Whether a key minus the mean is no longer than the key: |x - m|^2 <= |x|^2.
+/// @param product <x, m>
+/// @param square  |m|^2
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION bool gains_from_mean(double product,
+                                                                 double square) noexcept {
+  return 2 * product >= square;
+}
+
+/// `x` minus a number of the mean; a difference would lose subnormal keys where they are flushed.
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION float minus_mean(float x, float number) noexcept {
+  return number != 0.0F ? x - number : x;
+}
+
+/// Whether the codes of a key are those of the key minus the mean.
+/// @param tile of a format with means
+[[nodiscard]] inline TURBOQUANT_FUNCTION bool is_centred(const TileFormat& format,
+                                                         const unsigned char* tile,
+                                                         std::size_t token) noexcept {
+  return format.key_codec == KeyCodec::float8 ||
+         (tile[format.key_scale_byte(token) + 1] & 0x80U) == 0;
+}
+
+/// Marks a key as stored without the mean.
+inline TURBOQUANT_FUNCTION void mark_not_centred(const TileFormat& format, std::size_t token,
+                                                 unsigned char* tile) noexcept {
+  tile[format.key_scale_byte(token) + 1] |= 0x80U;
 }
 
 /// What the mean adds to the logits of a query with all tokens of a tile.

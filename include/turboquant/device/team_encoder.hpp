@@ -118,9 +118,10 @@ struct TeamEncoder {
       const auto value_dim = static_cast<std::size_t>(tables.format.value_dim);
       Steps::load(in.keys, in.head, token, 1, key_dim, scratch);
       if (tables.format.centres_keys()) {
-        Steps::subtract_mean(image + tables.format.key_mean_offset(), key_dim, scratch);
+        encode_centred_keys<Steps>(tables, {token, 1}, SharedWords(), scratch, image);
+      } else {
+        encode_keys<Steps>(tables, {token, 1}, SharedWords(), scratch, image);
       }
-      encode_keys<Steps>(tables, {token, 1}, SharedWords(), scratch, image);
       Steps::load(in.values, in.head, token, 1, value_dim, scratch);
       encode_values<Steps>(tables, {token, 1}, SharedWords(), scratch, image);
     });
@@ -140,8 +141,14 @@ struct RegisterTeamEncoder {
   static constexpr std::size_t rows_bytes = TileFormat::tokens * row_pitch * sizeof(float);
   static constexpr std::size_t nibble_bytes = Dim / 8 * NibbleRows::pitch * 4;
 
-  [[nodiscard]] static std::size_t scratch_bytes(const TileFormat& format) noexcept {
-    return format.bytes() + rows_bytes + nibble_bytes + 3 * TeamScratch::alignment;
+  [[nodiscard]] static TURBOQUANT_FUNCTION std::size_t mean_bytes(
+      const TileFormat& format) noexcept {
+    return format.centres_keys() ? Dim * sizeof(float) : 0;
+  }
+  [[nodiscard]] static TURBOQUANT_FUNCTION std::size_t scratch_bytes(
+      const TileFormat& format) noexcept {
+    return format.bytes() + rows_bytes + nibble_bytes + mean_bytes(format) +
+           4 * TeamScratch::alignment;
   }
 
   template <class Team>
@@ -152,19 +159,20 @@ struct RegisterTeamEncoder {
     }
     const TileFormat& format = tables.format;
     const std::size_t bytes = format.bytes();
-    TeamScratch scratch(team, bytes + rows_bytes + nibble_bytes + 2 * TeamScratch::alignment);
+    TeamScratch scratch(team, scratch_bytes(format) - TeamScratch::alignment);
     unsigned char* const image = scratch.take(bytes);
     auto* const rows = reinterpret_cast<float*>(scratch.take(rows_bytes));
     const NibbleRows nibbles{reinterpret_cast<std::uint32_t*>(scratch.take(nibble_bytes))};
+    auto* const mean = reinterpret_cast<float*>(scratch.take(mean_bytes(format)));
     clear_image(team, bytes, image);
     stage(team, in.keys, in.head, rows);
     team.team_barrier();
     if (format.centres_keys()) {
-      centre(team, format, rows, image);
+      take_mean(team, format, rows, image, mean);
       team.team_barrier();
     }
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, TileFormat::tokens), [&](std::size_t token) {
-      encode_key(tables, rotation_factor, token, rows + token * row_pitch, nibbles, image);
+      encode_key(tables, rotation_factor, token, rows + token * row_pitch, mean, nibbles, image);
     });
     team.team_barrier();
     stage(team, in.values, in.head, rows);
@@ -227,20 +235,15 @@ struct RegisterTeamEncoder {
                          });
   }
 
-  /// Subtracts their mean from staged keys; a thread takes a dimension.
+  /// The mean of staged keys, to the tile and as floats.
   template <class Team>
-  TURBOQUANT_FUNCTION static void centre(const Team& team, const TileFormat& format, float* rows,
-                                         unsigned char* image) {
+  TURBOQUANT_FUNCTION static void take_mean(const Team& team, const TileFormat& format,
+                                            const float* rows, unsigned char* image, float* mean) {
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, Dim), [&](std::size_t d) {
-      const float16 half = key_mean_number(
+      const float16 number = key_mean_number(
           TileFormat::tokens, [&](std::size_t token) { return rows[token * row_pitch + d]; });
-      store_half(image + format.key_mean_offset() + 2 * d, half);
-      const float number = half.to_float();
-      if (number != 0.0F) {
-        for (std::size_t token = 0; token < TileFormat::tokens; ++token) {
-          rows[token * row_pitch + d] -= number;
-        }
-      }
+      store_half(image + format.key_mean_offset() + 2 * d, number);
+      mean[d] = number.to_float();
     });
   }
 
@@ -253,15 +256,19 @@ struct RegisterTeamEncoder {
   }
 
   TURBOQUANT_FUNCTION static void encode_key(const TileTables& tables, float rotation_factor,
-                                             std::size_t token, const float* row, NibbleRows rows,
-                                             unsigned char* image) noexcept {
+                                             std::size_t token, const float* row, const float* mean,
+                                             NibbleRows rows, unsigned char* image) noexcept {
     float x[Dim];
     std::uint32_t nibbles[Dim / 8];
     load_registers(row, x);
+    const bool kept = tables.format.centres_keys() && !subtract_registers(mean, x);
     const float16 scale =
         quantise_registers(tables.key_rotation, rotation_factor, tables.key_codebook,
                            tables.key_scale_rule, x, nibbles);
     store_half(image + tables.format.key_scale_byte(token), scale);
+    if (kept) {
+      mark_not_centred(tables.format, token, image);
+    }
     put<0, Dim>(nibbles, token, rows);
   }
 

@@ -68,8 +68,9 @@ struct PortableAttention {
       const int count = in.rows - row < block ? in.rows - row : block;
       float logits[block][tokens];
       score_tile(tables, in, row, count, logits);
-      if (tables.format.centres_keys()) {
-        add_mean_logits(tables.format, in, row, count, logits);
+      for (int r = 0; r < count && tables.format.centres_keys(); ++r) {
+        add_key_mean(tables.format, in.tile, in.plain_queries + (row + r) * tables.format.key_dim,
+                     logits[r]);
       }
       bool any = false;
       for (int r = 0; r < count; ++r) {
@@ -128,6 +129,17 @@ struct PortableAttention {
           logits[r][t] += sketch[r][t];
         }
       }
+    }
+  }
+
+  /// Adds what the key mean of a tile adds to the logits of a query.
+  /// @param query (key_dim), not rotated, scaled like the logits
+  static TURBOQUANT_FUNCTION void add_key_mean(const TileFormat& format, const std::byte* tile,
+                                               const float* query, float* logits) noexcept {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(tile);
+    const float added = key_mean_logit(format, bytes, query);
+    for (int t = 0; t < tokens; ++t) {
+      logits[t] += is_centred(format, bytes, static_cast<std::size_t>(t)) ? added : 0.0F;
     }
   }
 
@@ -229,22 +241,11 @@ struct PortableAttention {
     }
   }
 
-  static TURBOQUANT_FUNCTION void add_mean_logits(const TileFormat& format, const TileArguments& in,
-                                                  int first_row, int count,
-                                                  float (*logits)[tokens]) noexcept {
-    for (int r = 0; r < count; ++r) {
-      const float added = key_mean_logit(format, reinterpret_cast<const unsigned char*>(in.tile),
-                                         in.plain_queries + (first_row + r) * format.key_dim);
-      for (int t = 0; t < tokens; ++t) {
-        logits[r][t] += added;
-      }
-    }
-  }
-
   static TURBOQUANT_FUNCTION void scale_logits(const HalfSection& scales, const unsigned char* tile,
                                                int count, float (*logits)[tokens]) noexcept {
     for (int t = 0; t < tokens; ++t) {
-      const float scale = load_half(tile + scales.byte(static_cast<std::size_t>(t)));
+      const float stored = load_half(tile + scales.byte(static_cast<std::size_t>(t)));
+      const float scale = stored < 0 ? -stored : stored;  // the sign is a mark, see `is_centred`
       for (int r = 0; r < count; ++r) {
         logits[r][t] *= scale;
       }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/base/float8.hpp>
+#include <turboquant/device/key_mean.hpp>
 #include <turboquant/device/tile_codec.hpp>
 #include <turboquant/device/tile_words.hpp>
 #include <turboquant/math/value_group.hpp>
@@ -14,9 +15,10 @@ namespace detail {
 
 /// Adds what `KeyCentring` subtracted, where the format does.
 inline TURBOQUANT_FUNCTION void add_key_mean(const TileFormat& format, const std::byte* tile,
-                                             float* key) noexcept {
-  if (format.centres_keys()) {
-    const auto* mean = reinterpret_cast<const unsigned char*>(tile) + format.key_mean_offset();
+                                             std::size_t token, float* key) noexcept {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(tile);
+  if (format.centres_keys() && is_centred(format, bytes, token)) {
+    const unsigned char* const mean = bytes + format.key_mean_offset();
     for (std::size_t d = 0; d < static_cast<std::size_t>(format.key_dim); ++d) {
       key[d] += load_half(mean + 2 * d);
     }
@@ -81,10 +83,11 @@ inline TURBOQUANT_FUNCTION void decode_key(const TileTables& tables, const std::
       out[d] =
           float8_e4m3{static_cast<std::uint8_t>(read_key_code(format, tile, token, d))}.to_float();
     }
-    detail::add_key_mean(format, tile, out);
+    detail::add_key_mean(format, tile, token, out);
     return;
   }
-  const float scale = read_tile_half(tile, format.key_scale_byte(token));
+  const float stored = read_tile_half(tile, format.key_scale_byte(token));
+  const float scale = stored < 0 ? -stored : stored;  // the sign is a mark, see `is_centred`
   for (std::size_t d = 0; d < dim; ++d) {
     out[d] = scale * tables.key_codebook.levels[read_key_code(format, tile, token, d)];
   }
@@ -100,7 +103,7 @@ inline TURBOQUANT_FUNCTION void decode_key(const TileTables& tables, const std::
     }
   }
   tables.key_rotation.inverse<1>(out, scratch);
-  detail::add_key_mean(format, tile, out);
+  detail::add_key_mean(format, tile, token, out);
 }
 
 /// Reconstructs the value of one slot, not rotated.

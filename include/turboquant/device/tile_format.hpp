@@ -28,7 +28,9 @@ namespace turboquant {
 /// - the key mean, fp16, dimension after dimension, not rotated; then zeros up to a multiple of 64
 ///   bytes
 ///
-/// Key codes and scales are then those of the keys minus this mean (`key_mean.hpp`).
+/// Codes and scale of a key are then those of the key minus this mean, or, where that is longer
+/// than the key, of the key itself, and the sign bit of its scale is set (`key_mean.hpp`; fp8 keys
+/// have no scale and are all centred).
 ///
 /// Values of odd tokens are stored mirrored: scale negative, zero point at the maximum, code
 /// `2^bits - 1 - c`. Sums of codes over tokens then have no large common mean, which an accumulator

@@ -101,6 +101,23 @@ TURBOQUANT_FUNCTION void encode_key_mean(const TileFormat& format, const EncodeA
   }
 }
 
+/// `encode_keys` of keys minus the key mean of their tile.
+template <class Steps, class Words>
+TURBOQUANT_FUNCTION void encode_centred_keys(const TileTables& tables, LaneSlots lanes,
+                                             const Words& words, typename Steps::Scratch& scratch,
+                                             unsigned char* tile) noexcept {
+  const TileFormat& format = tables.format;
+  bool kept[Steps::lanes];
+  Steps::subtract_mean(tile + format.key_mean_offset(), static_cast<std::size_t>(format.key_dim),
+                       format.key_codec == KeyCodec::float8, scratch, kept);
+  encode_keys<Steps>(tables, lanes, words, scratch, tile);
+  for (std::size_t lane = 0; lane < lanes.count; ++lane) {
+    if (kept[lane]) {
+      mark_not_centred(format, lanes.slot + lane, tile);
+    }
+  }
+}
+
 /// Encodes one head of one tile.
 template <class Steps>
 TURBOQUANT_FUNCTION void encode_slots(const TileTables& tables,
@@ -126,10 +143,10 @@ TURBOQUANT_FUNCTION void encode_slots(const TileTables& tables,
     Steps::load(in.keys, in.head, done, lanes.count, static_cast<std::size_t>(format.key_dim),
                 scratch);
     if (format.centres_keys()) {
-      Steps::subtract_mean(tile + format.key_mean_offset(),
-                           static_cast<std::size_t>(format.key_dim), scratch);
+      encode_centred_keys<Steps>(tables, lanes, PlainWords(), scratch, tile);
+    } else {
+      encode_keys<Steps>(tables, lanes, PlainWords(), scratch, tile);
     }
-    encode_keys<Steps>(tables, lanes, PlainWords(), scratch, tile);
     if (format.value_codec != ValueCodec::grouped ||
         !Steps::grouped_rows(format, in.values, in.head, done, lanes, tile)) {
       Steps::load(in.values, in.head, done, lanes.count, static_cast<std::size_t>(format.value_dim),

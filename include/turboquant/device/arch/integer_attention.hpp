@@ -132,6 +132,14 @@ struct BlockLogits {
   alignas(64) float logits[Int8Block::most_rows][TileFormat::tokens];
 };
 
+/// What becomes of scaled dot products.
+struct ScaleStep {
+  bool add = false;  ///< whether they are added to the logits that are there
+  /// (rows), added to the logits of tokens whose scale has no sign bit; null: nothing is, and
+  /// scales have none
+  const float* added = nullptr;
+};
+
 /// One tile for all rows of a kv head. `Arch` supplies the steps; see `avx512::Steps`.
 template <class Arch>
 void attend_integer(const TileTables& tables, const TileArguments& in,
@@ -152,32 +160,41 @@ void attend_integer(const TileTables& tables, const TileArguments& in,
                      format.value_codes_offset() - format.key_scales_offset());
       Arch::prefetch(tile + ahead + format.key_mean_offset(), format.key_mean_bytes());
     }
-    const auto score = [&](const KeySection& section, const std::byte* query,
-                           std::size_t scales_offset, bool add) {
-      const Int8Block& columns = int8_block(query, first, format.key_dim);
-      BlockDots dots;
-      Arch::dot(rows, precision.limbs, section, tile, columns, ahead, dots);
-      Arch::scale(rows, precision.limbs, dots, columns, tile + scales_offset, add, block);
-    };
-    if (format.key_codec == KeyCodec::float8) {
-      Arch::dot_float8(rows, format, tile,
-                       reinterpret_cast<const float*>(in.query) + first * format.key_dim, ahead,
-                       block);
-    } else {
-      score(key_codes(format), in.query, format.key_scales_offset(), false);
-    }
-    if (format.key_codec == KeyCodec::inner_product) {
-      score(key_signs(format), in.query + int8_query_bytes(in.rows, format.key_dim),
-            format.residual_scales_offset(), true);
-    }
-    if (format.centres_keys()) {
+    // What the key mean adds to the logits of a row.
+    float mean_logits[Int8Block::most_rows] = {};
+    const float* const added = format.centres_keys() ? mean_logits : nullptr;
+    if (added != nullptr) {
       const float* queries[Int8Block::most_rows] = {};
       for (int r = 0; r < rows; ++r) {
         const int row = first + r < in.rows ? first + r : first;
         queries[r] = in.plain_queries + static_cast<std::ptrdiff_t>(row) * format.key_dim;
       }
-      Arch::add_mean(rows, format, tile + format.key_mean_offset(), queries, block);
+      Arch::mean_logits(rows, format, tile + format.key_mean_offset(), queries, mean_logits);
     }
+    const auto score = [&](const KeySection& section, const std::byte* query,
+                           std::size_t scales_offset, const ScaleStep& step) {
+      const Int8Block& columns = int8_block(query, first, format.key_dim);
+      BlockDots dots;
+      Arch::dot(rows, precision.limbs, section, tile, columns, ahead, dots);
+      Arch::scale(rows, precision.limbs, dots, columns, tile + scales_offset, step, block);
+    };
+    if (format.key_codec == KeyCodec::float8) {
+      Arch::dot_float8(rows, format, tile,
+                       reinterpret_cast<const float*>(in.query) + first * format.key_dim, ahead,
+                       block);
+      for (int r = 0; r < rows && added != nullptr; ++r) {
+        for (float& logit : block.logits[r]) {
+          logit += added[r];
+        }
+      }
+    } else {
+      score(key_codes(format), in.query, format.key_scales_offset(), {false, added});
+    }
+    if (format.key_codec == KeyCodec::inner_product) {
+      score(key_signs(format), in.query + int8_query_bytes(in.rows, format.key_dim),
+            format.residual_scales_offset(), {true, nullptr});
+    }
+
     std::size_t row_numbers[Int8Block::most_rows] = {};
     bool any = false;
     for (int r = 0; r < rows; ++r) {

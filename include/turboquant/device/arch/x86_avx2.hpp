@@ -40,8 +40,8 @@ struct Steps {
   }
 
   static void scale(int rows, int limbs, const BlockDots& dots, const Int8Block& query,
-                    const unsigned char* scales, bool add, BlockLogits& out) noexcept {
-    scale_dots(rows, limbs, dots, query, scales, add, out);
+                    const unsigned char* scales, const ScaleStep& step, BlockLogits& out) noexcept {
+    scale_dots(rows, limbs, dots, query, scales, step, out);
   }
 
   static void dot_float8(int rows, const TileFormat& format, const unsigned char* tile,
@@ -53,10 +53,11 @@ struct Steps {
     }
   }
 
-  /// Adds the products of the queries with the key mean to all logits.
-  TURBOQUANT_AVX2 static void add_mean(int rows, const TileFormat& format,
-                                       const unsigned char* mean, const float* const* queries,
-                                       BlockLogits& out) noexcept {
+  /// Products of the queries with a key mean.
+  /// @param out (rows)
+  TURBOQUANT_AVX2 static void mean_logits(int rows, const TileFormat& format,
+                                          const unsigned char* mean, const float* const* queries,
+                                          float* out) noexcept {
     __m256 sums[Int8Block::most_rows] = {};
     for (int d = 0; d < format.key_dim; d += 8) {
       const __m256 numbers =
@@ -69,11 +70,7 @@ struct Steps {
       const __m128 four =
           _mm_add_ps(_mm256_castps256_ps128(sums[r]), _mm256_extractf128_ps(sums[r], 1));
       const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-      const __m256 added = _mm256_broadcastss_ps(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
-      for (int i = 0; i < 64; i += 8) {
-        float* const logits = out.logits[r] + i;
-        _mm256_store_ps(logits, _mm256_add_ps(_mm256_load_ps(logits), added));
-      }
+      out[r] = _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
     }
   }
 

@@ -66,8 +66,9 @@ struct EncodeSteps : PortableEncodeSteps<16> {
     Plain::key_mean(rows, head, count, dim, scratch, out);
   }
   TURBOQUANT_AVX2_FLATTEN static void subtract_mean(const unsigned char* mean, std::size_t dim,
-                                                    Scratch& scratch) noexcept {
-    Plain::subtract_mean(mean, dim, scratch);
+                                                    bool from_all, Scratch& scratch,
+                                                    bool* kept) noexcept {
+    Plain::subtract_mean(mean, dim, from_all, scratch, kept);
   }
   TURBOQUANT_AVX2_FLATTEN static void normalise(std::size_t dim, Scratch& scratch) noexcept {
     Plain::normalise(dim, scratch);

@@ -144,16 +144,17 @@ TURBOQUANT_AVX2 void dot_columns(const KeySection& section, const unsigned char*
 }
 
 /// Logits of a block of rows: (integer dot product) * (stored scale) * (row scale).
-/// @param add whether to add to what `out` holds
 TURBOQUANT_AVX2 inline void scale_dots(int rows, int limbs, const BlockDots& dots,
                                        const Int8Block& query, const unsigned char* scales,
-                                       bool add, BlockLogits& out) noexcept {
+                                       const ScaleStep& step, BlockLogits& out) noexcept {
   const auto load = [&](int column, int token) {
     return reinterpret_cast<const __m256i*>(dots.dots[column] + token);
   };
   for (int token = 0; token < 64; token += 8) {
-    const __m256 scale =
+    const __m256 stored =
         _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales + 2 * token)));
+    const __m256 scale =
+        step.added == nullptr ? stored : _mm256_andnot_ps(_mm256_set1_ps(-0.0F), stored);
     for (int r = 0; r < rows; ++r) {
       __m256 dot = _mm256_cvtepi32_ps(_mm256_load_si256(load(r, token)));
       if (limbs == 2) {
@@ -161,8 +162,12 @@ TURBOQUANT_AVX2 inline void scale_dots(int rows, int limbs, const BlockDots& dot
                               _mm256_cvtepi32_ps(_mm256_load_si256(load(rows + r, token))));
       }
       __m256 logit = _mm256_mul_ps(dot, _mm256_mul_ps(scale, _mm256_set1_ps(query.scale[r])));
-      if (add) {
+      if (step.add) {
         logit = _mm256_add_ps(logit, _mm256_load_ps(out.logits[r] + token));
+      }
+      if (step.added != nullptr) {
+        const __m256 with_mean = _mm256_add_ps(logit, _mm256_set1_ps(step.added[r]));
+        logit = _mm256_blendv_ps(with_mean, logit, stored);  // by the sign of the scale
       }
       _mm256_store_ps(out.logits[r] + token, logit);
     }

@@ -38,8 +38,8 @@ struct Steps {
   }
 
   static void scale(int rows, int limbs, const BlockDots& dots, const Int8Block& query,
-                    const unsigned char* scales, bool add, BlockLogits& out) noexcept {
-    scale_dots(rows, limbs, dots, query, scales, add, out);
+                    const unsigned char* scales, const ScaleStep& step, BlockLogits& out) noexcept {
+    scale_dots(rows, limbs, dots, query, scales, step, out);
   }
 
   static void dot_float8(int rows, const TileFormat& format, const unsigned char* tile,
@@ -51,10 +51,11 @@ struct Steps {
     }
   }
 
-  /// Adds the products of the queries with the key mean to all logits.
-  TURBOQUANT_AVX512 static void add_mean(int rows, const TileFormat& format,
-                                         const unsigned char* mean, const float* const* queries,
-                                         BlockLogits& out) noexcept {
+  /// Products of the queries with a key mean.
+  /// @param out (rows)
+  TURBOQUANT_AVX512 static void mean_logits(int rows, const TileFormat& format,
+                                            const unsigned char* mean, const float* const* queries,
+                                            float* out) noexcept {
     __m512 sums[Int8Block::most_rows] = {};
     for (int d = 0; d < format.key_dim; d += 16) {
       // Behind the last number there are zeros up to a whole vector, behind a query there are not.
@@ -66,12 +67,7 @@ struct Steps {
       }
     }
     for (int r = 0; r < rows; ++r) {
-      const __m512 added = _mm512_set1_ps(_mm512_reduce_add_ps(sums[r]));
-      TURBOQUANT_UNROLL
-      for (int i = 0; i < 64; i += 16) {
-        float* const logits = out.logits[r] + i;
-        _mm512_store_ps(logits, _mm512_add_ps(_mm512_load_ps(logits), added));
-      }
+      out[r] = _mm512_reduce_add_ps(sums[r]);
     }
   }
 

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #if TURBOQUANT_X86
 TURBOQUANT_INTRINSICS_BEGIN
@@ -282,19 +283,32 @@ TURBOQUANT_AVX512 inline void key_mean_16(const RowView& rows, int head, std::si
   key_mean_from_sums(count, dim, sums, out);
 }
 
-/// `subtract_key_mean`.
+/// `PortableEncodeSteps::subtract_mean`.
 TURBOQUANT_AVX512 inline void subtract_mean_16(const unsigned char* mean, std::size_t dim,
-                                               float* vectors) noexcept {
-  for (std::size_t d = 0; d < dim; d += 8) {
-    alignas(32) float numbers[8];
-    _mm256_store_ps(
-        numbers, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(mean + 2 * d))));
-    for (std::size_t i = 0; i < 8; ++i) {
-      if (numbers[i] != 0.0F) {
-        float* const at = vectors + 16 * (d + i);
-        _mm512_store_ps(at, _mm512_sub_ps(_mm512_load_ps(at), _mm512_set1_ps(numbers[i])));
-      }
-    }
+                                               bool from_all, EncoderScratch<16>& scratch,
+                                               bool* kept) noexcept {
+  float* const numbers = scratch.spare;
+  for (std::size_t d = 0; d < dim; ++d) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, mean + 2 * d, 2);
+    _mm512_store_ps(numbers + 16 * d,
+                    _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<std::int16_t>(bits))));
+  }
+  double product[16];
+  double square[16];
+  dot_16(scratch.vector, numbers, dim, product);
+  dot_16(numbers, numbers, dim, square);
+  unsigned gaining = 0;
+  for (unsigned lane = 0; lane < 16; ++lane) {
+    kept[lane] = !from_all && !gains_from_mean(product[lane], square[lane]);
+    gaining |= kept[lane] ? 0U : 1U << lane;
+  }
+  for (std::size_t i = 0; i < 16 * dim; i += 16) {
+    const __m512 number = _mm512_load_ps(numbers + i);
+    const __m512 x = _mm512_load_ps(scratch.vector + i);
+    const __mmask16 changed = _mm512_mask_cmp_ps_mask(static_cast<__mmask16>(gaining), number,
+                                                      _mm512_setzero_ps(), _CMP_NEQ_OQ);
+    _mm512_store_ps(scratch.vector + i, _mm512_mask_sub_ps(x, changed, x, number));
   }
 }
 
@@ -308,8 +322,9 @@ struct EncodeSteps : PortableEncodeSteps<16> {
                        Scratch& scratch, unsigned char* out) noexcept {
     key_mean_16(rows, head, count, dim, scratch.levels, out);
   }
-  static void subtract_mean(const unsigned char* mean, std::size_t dim, Scratch& scratch) noexcept {
-    subtract_mean_16(mean, dim, scratch.vector);
+  static void subtract_mean(const unsigned char* mean, std::size_t dim, bool from_all,
+                            Scratch& scratch, bool* kept) noexcept {
+    subtract_mean_16(mean, dim, from_all, scratch, kept);
   }
   static void normalise(std::size_t dim, Scratch& scratch) noexcept { normalise_16(dim, scratch); }
   static void forward(const HadamardTransform& rotation, Scratch& scratch) noexcept {

@@ -156,13 +156,16 @@ TURBOQUANT_AVX512 void dot_columns(const KeySection& section, const unsigned cha
 }
 
 /// Logits of a block of rows: (integer dot product) * (stored scale) * (row scale).
-/// @param add whether to add to what `out` holds
 TURBOQUANT_AVX512 inline void scale_dots(int rows, int limbs, const BlockDots& dots,
                                          const Int8Block& query, const unsigned char* scales,
-                                         bool add, BlockLogits& out) noexcept {
+                                         const ScaleStep& step, BlockLogits& out) noexcept {
   for (int token = 0; token < 64; token += 16) {
-    const __m512 scale =
-        _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales + 2 * token)));
+    __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales + 2 * token));
+    const auto centred = static_cast<__mmask16>(~_mm256_movepi16_mask(halves));
+    if (step.added != nullptr) {
+      halves = _mm256_and_si256(halves, _mm256_set1_epi16(0x7FFF));
+    }
+    const __m512 scale = _mm512_cvtph_ps(halves);
     for (int r = 0; r < rows; ++r) {
       __m512 dot = _mm512_cvtepi32_ps(_mm512_load_si512(dots.dots[r] + token));
       if (limbs == 2) {
@@ -170,8 +173,11 @@ TURBOQUANT_AVX512 inline void scale_dots(int rows, int limbs, const BlockDots& d
                               _mm512_cvtepi32_ps(_mm512_load_si512(dots.dots[rows + r] + token)));
       }
       __m512 logit = _mm512_mul_ps(dot, _mm512_mul_ps(scale, _mm512_set1_ps(query.scale[r])));
-      if (add) {
+      if (step.add) {
         logit = _mm512_add_ps(logit, _mm512_load_ps(out.logits[r] + token));
+      }
+      if (step.added != nullptr) {
+        logit = _mm512_mask_add_ps(logit, centred, logit, _mm512_set1_ps(step.added[r]));
       }
       _mm512_store_ps(out.logits[r] + token, logit);
     }
