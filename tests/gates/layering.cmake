@@ -21,7 +21,7 @@ set(below_attention attention device math base)
 set(below_runtime runtime attention cache device io model quant math base)
 
 set(may_use_Eigen "^(math/(rotation|haar|gaussian_sketch)[a-z_]*|quant/[a-z_]+)\\.hpp$")
-set(may_use_nlohmann "^(model/hf_config[a-z_]*|io/[a-z_]+)\\.hpp$")
+set(may_use_nlohmann "^(model/hf_[a-z_]+|io/[a-z_]+)\\.hpp$")
 set(may_use_Kokkos "^(device|cache|attention|runtime)/")
 set(may_branch "^(base/config|device/kokkos_compat|device/arch/[a-z0-9_]+)\\.hpp$")
 set(may_use_platform "^device/arch/")

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <optional>
 #include <string>
@@ -314,14 +313,7 @@ inline std::optional<double> parse_attention_scale(const ConfigFields& fields) {
   std::error_code ignored;
   const std::filesystem::path file =
       std::filesystem::is_directory(path, ignored) ? path / "config.json" : path;
-  std::ifstream stream(file, std::ios::binary);
-  require(stream.is_open(), ErrorCode::io, "load_model_config: cannot open ", file.string());
-  // One byte beyond the limit is read, so that a larger file is refused without holding it.
-  std::string text(JsonLimits{}.max_bytes + 1, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  require(!stream.bad(), ErrorCode::io, "load_model_config: cannot read ", file.string());
-  text.resize(static_cast<std::size_t>(stream.gcount()));
-  return parse_model_config(text);
+  return parse_model_config(detail::read_json_text("load_model_config", file));
 }
 
 }  // namespace turboquant

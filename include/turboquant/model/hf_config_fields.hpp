@@ -21,7 +21,9 @@ class ConfigFields {
   using Json = nlohmann::json;
 
   /// @param object must outlive the reader; `path` is how messages call it ("config.text_config").
-  ConfigFields(const Json& object, std::string path) : object_(&object), path_(std::move(path)) {}
+  /// @param where  function that messages start with; a literal
+  ConfigFields(const Json& object, std::string path, const char* where = "parse_model_config")
+      : object_(&object), path_(std::move(path)), where_(where) {}
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
@@ -63,7 +65,7 @@ class ConfigFields {
   /// A size that the file must give.
   [[nodiscard]] std::int64_t required_size(std::initializer_list<std::string_view> names) const {
     const std::optional<std::int64_t> value = size(names);
-    require(value.has_value(), ErrorCode::format, "parse_model_config: ", path_, " has no ",
+    require(value.has_value(), ErrorCode::format, where_, ": ", path_, " has no ",
             joined(names));
     return *value;
   }
@@ -75,7 +77,7 @@ class ConfigFields {
       return std::nullopt;
     }
     require(value->is_number() && std::isfinite(value->get<double>()), ErrorCode::format,
-            "parse_model_config: ", path_, ".", name, " is ", shown(*value),
+            where_, ": ", path_, ".", name, " is ", shown(*value),
             ", expected a finite number");
     return value->get<double>();
   }
@@ -85,7 +87,7 @@ class ConfigFields {
     if (value == nullptr) {
       return std::nullopt;
     }
-    require(value->is_boolean(), ErrorCode::format, "parse_model_config: ", path_, ".", name,
+    require(value->is_boolean(), ErrorCode::format, where_, ": ", path_, ".", name,
             " is ", shown(*value), ", expected true or false");
     return value->get<bool>();
   }
@@ -95,7 +97,7 @@ class ConfigFields {
     if (value == nullptr) {
       return std::nullopt;
     }
-    require(value->is_string(), ErrorCode::format, "parse_model_config: ", path_, ".", name, " is ",
+    require(value->is_string(), ErrorCode::format, where_, ": ", path_, ".", name, " is ",
             shown(*value), ", expected a string");
     return value->get<std::string>();
   }
@@ -122,7 +124,7 @@ class ConfigFields {
     }
     std::vector<std::string> list;
     for (const Json& item : *value) {
-      require(item.is_string(), ErrorCode::format, "parse_model_config: ", path_, ".",
+      require(item.is_string(), ErrorCode::format, where_, ": ", path_, ".",
               item_name(name, list.size()), " is ", shown(item), ", expected a string");
       list.push_back(item.get<std::string>());
     }
@@ -135,9 +137,9 @@ class ConfigFields {
     if (value == nullptr) {
       return std::nullopt;
     }
-    require(value->is_object(), ErrorCode::format, "parse_model_config: ", path_, ".", name, " is ",
+    require(value->is_object(), ErrorCode::format, where_, ": ", path_, ".", name, " is ",
             shown(*value), ", expected an object");
-    return ConfigFields(*value, path_ + "." + std::string(name));
+    return ConfigFields(*value, path_ + "." + std::string(name), where_);
   }
 
   /// An array of objects.
@@ -149,9 +151,9 @@ class ConfigFields {
     std::vector<ConfigFields> list;
     for (const Json& item : *value) {
       const std::string label = item_name(name, list.size());
-      require(item.is_object(), ErrorCode::format, "parse_model_config: ", path_, ".", label,
+      require(item.is_object(), ErrorCode::format, where_, ": ", path_, ".", label,
               " is ", shown(item), ", expected an object");
-      list.push_back(ConfigFields(item, path_ + "." + label));
+      list.push_back(ConfigFields(item, path_ + "." + label, where_));
     }
     return list;
   }
@@ -171,7 +173,7 @@ class ConfigFields {
 
   [[nodiscard]] const Json* array(std::string_view name) const {
     const Json* value = find(name);
-    require(value == nullptr || value->is_array(), ErrorCode::format, "parse_model_config: ", path_,
+    require(value == nullptr || value->is_array(), ErrorCode::format, where_, ": ", path_,
             ".", name, " is ", value == nullptr ? "" : shown(*value), ", expected an array");
     return value;
   }
@@ -183,10 +185,10 @@ class ConfigFields {
         value.get<std::uint64_t>() >
             static_cast<std::uint64_t>((std::numeric_limits<std::int64_t>::max)());
     require(value.is_number_integer() && !too_large, ErrorCode::format,
-            "parse_model_config: ", path_, ".", name, " is ", shown(value),
+            where_, ": ", path_, ".", name, " is ", shown(value),
             ", expected an integer ", low, "..", high);
     const auto number = value.get<std::int64_t>();
-    require(number >= low && number <= high, ErrorCode::format, "parse_model_config: ", path_, ".",
+    require(number >= low && number <= high, ErrorCode::format, where_, ": ", path_, ".",
             name, " is ", number, ", expected ", low, "..", high);
     return number;
   }
@@ -204,6 +206,7 @@ class ConfigFields {
 
   const Json* object_;
   std::string path_;
+  const char* where_;
 };
 
 }  // namespace turboquant::detail

@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <ios>
 #include <iterator>
 #include <string>
 #include <string_view>
@@ -215,6 +218,20 @@ class JsonBuilder {
   std::string problem_{};
   std::size_t num_values_ = 0;
 };
+
+/// The bytes of a file, at most one more than `limits.max_bytes`, so that a larger one is refused
+/// without holding it.
+/// @throws Error(io)
+inline std::string read_json_text(std::string_view where, const std::filesystem::path& path,
+                                  const JsonLimits& limits = {}) {
+  std::ifstream stream(path, std::ios::binary);
+  require(stream.is_open(), ErrorCode::io, where, ": cannot open ", path.string());
+  std::string text(limits.max_bytes + 1, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  require(!stream.bad(), ErrorCode::io, where, ": cannot read ", path.string());
+  text.resize(static_cast<std::size_t>(stream.gcount()));
+  return text;
+}
 
 /// Parses `text` (UTF-8, with or without a byte order mark) into an object.
 /// Never recurses; memory is bounded by `limits`.
