@@ -108,8 +108,12 @@
 #include <turboquant/math/softmax_state.hpp>
 #include <turboquant/math/value_group.hpp>
 #include <turboquant/model/argument_checks.hpp>
+#include <turboquant/model/bit_allocation.hpp>
+#include <turboquant/model/bit_plan.hpp>
 #include <turboquant/model/cache_dtype.hpp>
 #include <turboquant/model/capacity_planner.hpp>
+#include <turboquant/model/choice_knapsack.hpp>
+#include <turboquant/model/hf_bit_plan.hpp>
 #include <turboquant/model/hf_config.hpp>
 #include <turboquant/model/hf_config_fields.hpp>
 #include <turboquant/model/hf_config_json.hpp>
@@ -117,6 +121,7 @@
 #include <turboquant/model/hf_config_rules.hpp>
 #include <turboquant/model/hf_config_state.hpp>
 #include <turboquant/model/hybrid_alignment.hpp>
+#include <turboquant/model/knapsack_bound.hpp>
 #include <turboquant/model/layer_cache.hpp>
 #include <turboquant/model/layer_class.hpp>
 #include <turboquant/model/layer_policy.hpp>
@@ -126,6 +131,7 @@
 #include <turboquant/model/presets.hpp>
 #include <turboquant/model/recurrent_state.hpp>
 #include <turboquant/model/unification.hpp>
+#include <turboquant/model/value_policy.hpp>
 #include <turboquant/quant/encoded_vectors.hpp>
 #include <turboquant/quant/float8_quantizer.hpp>
 #include <turboquant/quant/inner_product_quantizer.hpp>
@@ -134,9 +140,12 @@
 #include <turboquant/quant/rotation_concept.hpp>
 #include <turboquant/quant/value_quantizer.hpp>
 #include <turboquant/runtime/attention_run.hpp>
+#include <turboquant/runtime/bit_plan_layers.hpp>
 #include <turboquant/runtime/cache_layers.hpp>
 #include <turboquant/runtime/cache_manager.hpp>
 #include <turboquant/runtime/cache_mode.hpp>
+#include <turboquant/runtime/calibration_attention.hpp>
+#include <turboquant/runtime/codec_errors.hpp>
 #include <turboquant/runtime/layer_options.hpp>
 #include <turboquant/runtime/prefill_run.hpp>
 #include <turboquant/runtime/sequence_table.hpp>

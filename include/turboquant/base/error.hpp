@@ -54,11 +54,46 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
+/// While it lives, messages of errors on this thread begin with its parts: for checks in code that
+/// cannot know on whose behalf it runs, such as which layer of a model. Contexts nest, the outer
+/// one first.
+class ErrorContext {
+ public:
+  template <class... Parts>
+  explicit ErrorContext(const Parts&... parts) : outer_(current()) {
+    std::ostringstream text;
+    if (outer_ != nullptr) {
+      text << outer_->text_;
+    }
+    (text << ... << parts);
+    text_ = text.str();
+    current() = this;
+  }
+  ErrorContext(const ErrorContext&) = delete;
+  ErrorContext& operator=(const ErrorContext&) = delete;
+  ~ErrorContext() { current() = outer_; }
+
+  /// What messages begin with now.
+  [[nodiscard]] static std::string_view text() noexcept {
+    return current() == nullptr ? std::string_view() : std::string_view(current()->text_);
+  }
+
+ private:
+  static const ErrorContext*& current() noexcept {
+    static thread_local const ErrorContext* innermost = nullptr;
+    return innermost;
+  }
+
+  const ErrorContext* outer_;
+  std::string text_;
+};
+
 /// Throws `Error(code, parts...)`, the parts written one after another.
 template <class... Parts>
 [[noreturn]] void fail(ErrorCode code, const Parts&... parts) {
   std::ostringstream message;
   message.precision(17);
+  message << ErrorContext::text();
   (message << ... << parts);
   TURBOQUANT_THROW(Error(code, message.str()));
 }
