@@ -149,3 +149,6 @@
 #include <turboquant/runtime/layer_options.hpp>
 #include <turboquant/runtime/prefill_run.hpp>
 #include <turboquant/runtime/sequence_table.hpp>
+#include <turboquant/runtime/shadow_compare.hpp>
+#include <turboquant/runtime/shadow_kernels.hpp>
+#include <turboquant/runtime/shadow_report.hpp>
