@@ -78,4 +78,5 @@ int main() {
 
   std::printf("%s\noutput(0) of head 0 is %.3f, its log-sum-exp %.3f\n", plan.describe().c_str(),
               static_cast<double>(output(0, 0, 0, 0)), static_cast<double>(lse(0, 0, 0)));
+  return std::fflush(stdout) == 0 && std::ferror(stdout) == 0 ? 0 : 1;
 }

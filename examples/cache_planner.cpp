@@ -189,8 +189,26 @@ std::string ratio(std::int64_t ours, std::int64_t theirs) {
                      : fixed(static_cast<double>(ours) / static_cast<double>(theirs), 2) + "x";
 }
 
+/// What `--memory` was understood as.
+std::string memory_text(const std::string& memory, std::int64_t bytes) {
+  std::string text = std::to_string(bytes) + " bytes";
+  if (!memory.empty() && memory.find_first_not_of("0123456789") == std::string::npos) {
+    text += " (--memory " + memory + " has no unit, which means bytes; for example " + memory +
+            "GiB)";
+  }
+  return text;
+}
+
+/// Whether any layout has room for anything.
+bool anything_fits(const CachePlan& plan) {
+  const auto fits = [](const PoolPlan& pool) {
+    return pool.capacity_sequences > 0 || pool.capacity_tokens > 0 || pool.longest_sequence > 0;
+  };
+  return fits(plan.baseline) || std::any_of(plan.pools.begin(), plan.pools.end(), fits);
+}
+
 void print_plan(std::ostream& out, const std::string& name, const ModelConfig& model,
-                const PlanOptions& options, const CachePlan& plan) {
+                const PlanOptions& options, const std::string& memory, const CachePlan& plan) {
   const std::string dense(to_string(options.dense_dtype.value_or(model.dtype)));
   out << name << ": " << model.num_layers() << " layers, told by " << model.layer_rule << '\n';
   for (const std::string& note : model.notes) {
@@ -242,7 +260,12 @@ void print_plan(std::ostream& out, const std::string& name, const ModelConfig& m
           << " bytes and uses " << fixed(100.0 * prompt.used_fraction, 2) << " %\n";
     }
   }
-  out << "\nCapacity in " << options.memory_bytes << " bytes\n";
+  out << "\nCapacity in " << memory_text(memory, options.memory_bytes) << '\n';
+  if (!anything_fits(plan)) {
+    out << "  nothing fits: a sequence of " << options.context_tokens << " tokens takes "
+        << plan.pool(plan.recommended).bytes_per_sequence << " bytes\n";
+    return;
+  }
   Table capacity({"layout", "sequences", "tokens", "longest sequence", "tokens against " + dense});
   capacity.add({dense + ", " + std::string(to_string(plan.baseline.strategy)),
                 std::to_string(plan.baseline.capacity_sequences),
@@ -440,13 +463,13 @@ int main(int argc, char** argv) {
         config.empty() ? parse_model_config(bundled_config) : load_model_config(config);
     const CachePlan plan = plan_cache(model, options);
     if (json_file.empty()) {
-      print_plan(std::cout, name, model, options, plan);
+      print_plan(std::cout, name, model, options, memory, plan);
     } else {
       require_other_file(json_file, config);
       failure = 1;
       std::ofstream file(json_file);
       require(file.is_open(), ErrorCode::io, "--json: cannot write ", json_file);
-      print_plan(std::cout, name, model, options, plan);
+      print_plan(std::cout, name, model, options, memory, plan);
       file << plan_json(name, model, options, plan)
                   .dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
            << '\n';

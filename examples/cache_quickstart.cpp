@@ -41,4 +41,5 @@ int main() {
               cache.memory_use().total());
   cache.truncate(exec, b, 500);  // the token was a proposal and not accepted
   cache.close(a);
+  return std::fflush(stdout) == 0 && std::ferror(stdout) == 0 ? 0 : 1;
 }

@@ -3,10 +3,12 @@
 #include <turboquant/model/presets.hpp>
 
 #include <cstdint>
+#include <exception>
 #include <iostream>
 
-int main(int argc, char** argv) {
-  const char* path = argc > 1 ? argv[1] : "model/config.json";
+namespace {
+
+void print_plan(const char* path) {
   const turboquant::ModelConfig model = turboquant::load_model_config(path);
   const turboquant::CachePlan plan =
       turboquant::plan_cache(model, {.codec = turboquant::find_cache_preset("turboquant_k3v4_nc"),
@@ -17,5 +19,18 @@ int main(int argc, char** argv) {
     // cache.attention is a TQFullAttentionSpec, FullAttentionSpec, SlidingWindowSpec, ...
     std::cout << turboquant::attention_backend(cache.attention) << ' ';
   }
-  std::cout << '\n';
+  std::cout << '\n' << std::flush;
+}
+
+}  // namespace
+
+// Exit code: 2 for a file that is no model, 1 when the output cannot be written.
+int main(int argc, char** argv) {
+  try {
+    print_plan(argc > 1 ? argv[1] : "model/config.json");
+  } catch (const std::exception& error) {
+    std::cerr << "plan_quickstart: " << error.what() << '\n';
+    return 2;
+  }
+  return std::cout.good() ? 0 : 1;
 }

@@ -25,4 +25,5 @@ int main() {
   std::printf("%zu bytes instead of %zu in bf16; <k0, k0> is %.2f, <k0, k1> is %.2f\n",
               encoded.bytes(), keys.size() * 2, static_cast<double>(scores[0]),
               static_cast<double>(scores[1]));
+  return std::fflush(stdout) == 0 && std::ferror(stdout) == 0 ? 0 : 1;
 }

@@ -167,6 +167,13 @@ TEST_CASE("records outside their domain") {
     r.window_count = 1;
     r.window_start = -1;
   });
+  constexpr auto no_type = static_cast<RowType>(3);
+  refused(wrong, "sink_keys.type is 3, expected float32, float16 or bfloat16",
+          [](DecodeSequence& r) { r.sink_keys.type = no_type; });
+  refused(wrong, "sink_values.type is 3", [](DecodeSequence& r) { r.sink_values.type = no_type; });
+  refused(wrong, "window_keys.type is 3", [](DecodeSequence& r) { r.window_keys.type = no_type; });
+  refused(wrong, "window_values.type is 3",
+          [](DecodeSequence& r) { r.window_values.type = no_type; });
   refused(wrong, "query_position is -1", [](DecodeSequence& r) { r.query_position = -1; });
   refused(wrong, "query_position is 9223372036854775807, expected 0 to 2^60",
           [](DecodeSequence& r) { r.query_position = std::numeric_limits<std::int64_t>::max(); });
@@ -242,6 +249,15 @@ TEST_CASE("problems and options outside their domain") {
   refused("expected a finite number of at most 1e18", [](P& p, O&) { p.sm_scale = 2e18F; });
   refused("num_splits is -1, expected 0 (automatic) to 65536", [](P&, O& o) { o.num_splits = -1; });
   refused("num_splits is 65537", [](P&, O& o) { o.num_splits = 65537; });
+  for (const int bad : {-1, 3, 1 << 30}) {
+    refused("exactness is ", [bad](P&, O& o) { o.exactness = static_cast<Exactness>(bad); });
+    refused("device is ", [bad](P&, O& o) { o.device = static_cast<DeviceArch>(bad); });
+  }
+  for (const int bad : {-1, 4}) {
+    refused("arch is ", [bad](P&, O& o) { o.arch = static_cast<HostArch>(bad); });
+  }
+  refused("plan_decode: exactness is 3, expected int8, fast or exact",
+          [](P&, O& o) { o.exactness = static_cast<Exactness>(3); });
   plan_refusal(ErrorCode::overflow, [](P& p, O& o) {
     p.num_sequences = std::numeric_limits<int>::max();
     p.query_heads = p.kv_heads = std::numeric_limits<int>::max();

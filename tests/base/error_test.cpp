@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <type_traits>
 
 using namespace turboquant;  // NOLINT(google-build-using-namespace)
@@ -55,6 +56,32 @@ TEST_CASE("require is silent and writes nothing when its condition holds") {
   CHECK(written == 0);
   test::error_of(ErrorCode::io, [&] { require(false, ErrorCode::io, Loud{&written}); });
   CHECK(written == 1);
+}
+
+TEST_CASE("messages begin with the contexts that live, the outer one first") {
+  const auto message = [] {
+    return test::error_of(ErrorCode::io, [] { fail(ErrorCode::io, "f: no"); });
+  };
+  CHECK(ErrorContext::text().empty());
+  {
+    const ErrorContext outer("layers[", 3, "]: ");
+    CHECK(message() == "layers[3]: f: no");
+    {
+      const ErrorContext inner("heads: ");
+      CHECK(message() == "layers[3]: heads: f: no");
+      std::string other;
+      std::thread([&] { other = message(); }).join();
+      CHECK(other == "f: no");  // of its thread alone
+    }
+    CHECK(message() == "layers[3]: f: no");
+    // An exception on its way ends a context like any other exit.
+    test::error_of(ErrorCode::io, [] {
+      const ErrorContext left("gone: ");
+      fail(ErrorCode::io, "f: no");
+    });
+    CHECK(message() == "layers[3]: f: no");
+  }
+  CHECK(message() == "f: no");
 }
 
 TEST_CASE("an Error can be caught as std::runtime_error and std::exception") {

@@ -7,6 +7,7 @@
 #include <turboquant/quant/value_quantizer.hpp>
 
 #include <doctest/doctest.h>
+#include <support/error_of.hpp>
 #include <support/tile_inputs.hpp>
 
 #include <cmath>
@@ -354,6 +355,15 @@ TEST_CASE("jobs outside their domain are refused before anything is written") {
         }) == "encode_tiles: jobs[1].count is 5, expected 0 to 64 - first_slot");
   CHECK(message([](EncodeJob& job) { job.clear_from = 65; }) ==
         "encode_tiles: jobs[1].clear_from is 65, expected 0 to 64");
+  CHECK(message([](EncodeJob& job) { job.keys.type = static_cast<RowType>(3); }) ==
+        "encode_tiles: jobs[1].keys.type is 3, expected float32, float16 or bfloat16");
+  CHECK(message([](EncodeJob& job) { job.values.type = static_cast<RowType>(255); }) ==
+        "encode_tiles: jobs[1].values.type is 255, expected float32, float16 or bfloat16");
+  RowView wrong = dense_rows(rows.data(), 1, 128);
+  wrong.type = static_cast<RowType>(3);
+  CHECK(test::error_of(ErrorCode::invalid_argument,
+                       [&] { (void)first_non_finite(Exec(), wrong, 1, 1, 128); }) ==
+        "first_non_finite: rows.type is 3, expected float32, float16 or bfloat16");
   CHECK(message([](EncodeJob& job) { job.tile = nullptr; }) ==
         "encode_tiles: jobs[1].tile is null, expected memory");
   CHECK(message([](EncodeJob& job) { job.tile += 2; }) ==
@@ -362,6 +372,22 @@ TEST_CASE("jobs outside their domain are refused before anything is written") {
           job.count = 1;
           job.keys.data = nullptr;
         }) == "encode_tiles: jobs[1].keys or values is null, expected 1 rows");
+}
+
+TEST_CASE("numbers that are no scale rule are refused") {
+  for (const int wrong : {-1, 4, 1 << 20}) {
+    for (const bool of_keys : {true, false}) {
+      TileCodecOptions options;
+      (of_keys ? options.key_scale_rule : options.value_scale_rule) =
+          static_cast<ScaleRule>(wrong);
+      const std::string message = test::error_of(
+          ErrorCode::invalid_argument, [&] { const TileCodec<Memory> codec(options); });
+      CHECK(message == std::string("TileCodec: ") +
+                           (of_keys ? "key_scale_rule is " : "value_scale_rule is ") +
+                           std::to_string(wrong) +
+                           ", expected plain, unit, least_squares or unbiased");
+    }
+  }
 }
 
 TEST_CASE("golden tile: the bytes of version 1 do not change") {

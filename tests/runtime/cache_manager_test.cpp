@@ -510,16 +510,26 @@ TEST_CASE("layers that contradict themselves are refused by number and field") {
   CHECK(contains(refusal({flat}), "layers[0].capture.block_size is 0"));
   LayerOptions negative = layer(shape);
   negative.capture.sinks = -1;
-  CHECK(contains(refusal({negative}), "sinks is -1"));
+  CHECK(contains(refusal({layer(shape), negative}),
+                 "CacheManager: layers[1]: KVCaptureEngine: sinks is -1"));
   LayerOptions headless = layer(shape);
   headless.capture.shape.kv_heads = 0;
-  CHECK(contains(refusal({headless}), "kv_heads is 0, expected 1 to 1024"));
+  CHECK(contains(refusal({headless}),
+                 "CacheManager: layers[0]: KVShape: kv_heads is 0, expected 1 to 1024"));
   LayerOptions mixed = layer(shape);
   mixed.codec->format.key_dim = 32;
-  CHECK(contains(refusal({mixed}), "the codec has key_dim 32"));
+  CHECK(contains(refusal({layer(shape), layer(shape), mixed}),
+                 "CacheManager: layers[2]: KVCaptureEngine: the codec has key_dim 32"));
   LayerOptions bits = layer(shape);
   bits.codec->format.key_bits = 5;
-  CHECK(contains(refusal({bits}), "key_bits is 5"));
+  CHECK(contains(refusal({layer(shape), bits}),
+                 "CacheManager: layers[1]: TileFormat: key_bits is 5"));
+  LayerOptions rule = layer(shape);
+  rule.codec->key_scale_rule = turboquant::ScaleRule(7);
+  CHECK(contains(refusal({rule}), "CacheManager: layers[0]: TileCodec: key_scale_rule is 7"));
+  LayerOptions windowed = layer(shape);
+  windowed.capture.block_size = 100;
+  CHECK(contains(refusal({layer(shape), windowed}), "CacheManager: layers[1]: "));
   CHECK(contains(error_of([] {
                    const Manager<float> manager(
                        {.layers = {layer(shape)}, .slab_pages = std::size_t{1} << 40U});
@@ -531,5 +541,9 @@ TEST_CASE("layers that contradict themselves are refused by number and field") {
                  "CacheMode: value is 4"));
   LayerOptions odd = layer(shape, 0);
   odd.capture.shape.key_dim = 20;
-  CHECK(contains(refusal({odd}), "key_dim is 20"));
+  CHECK(contains(refusal({odd}), "CacheManager: layers[0]: TileFormat: key_dim is 20"));
+  // The context ends with the constructor.
+  Manager<float> manager({.layers = {layer(shape)}});
+  CHECK(contains(error_of([&] { manager.close(5); }),
+                 "out_of_range: CacheManager::close: sequence is 5"));
 }

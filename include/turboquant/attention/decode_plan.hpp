@@ -278,6 +278,7 @@ template <class ExecutionSpace, class MemorySpace>
                 "the execution space cannot reach the codec's memory space");
   require_initialized("plan_decode");
   detail::require_problem(problem);
+  detail::require_options(options);
   return DecodePlan<ExecutionSpace, MemorySpace>(exec, codec, problem, options);
 }
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 namespace turboquant {
 
@@ -106,6 +107,19 @@ inline void require_problem(const DecodeProblem& problem) {
           ", expected 0 (none) or a positive number of at most 10000");
 }
 
+inline void require_options(const DecodeOptions& options) {
+  const auto enumerator = [](const char* name, int value, int last, const char* names) {
+    require(value >= 0 && value <= last, ErrorCode::invalid_argument, "plan_decode: ", name, " is ",
+            value, ", expected ", names);
+  };
+  enumerator("exactness", static_cast<int>(options.exactness), static_cast<int>(Exactness::exact),
+             "int8, fast or exact");
+  enumerator("arch", static_cast<int>(options.arch), static_cast<int>(HostArch::avx512),
+             "automatic, portable, avx2 or avx512");
+  enumerator("device", static_cast<int>(options.device),
+             static_cast<int>(DeviceArch::matrix_units), "automatic, portable or matrix_units");
+}
+
 /// Checks a record on the host, block table included.
 inline void require_sequence(const DecodeSequence& sequence, std::int64_t index,
                              const DecodeProblem& problem) {
@@ -138,6 +152,13 @@ inline void require_sequence(const DecodeSequence& sequence, std::int64_t index,
           ErrorCode::invalid_argument, name("window_start"), " is ", sequence.window_start,
           ", expected 0 to window_capacity - 1 = ", sequence.window_capacity - 1,
           " with window_keys and window_values");
+  for (const auto& [field, rows] : {std::pair{"sink_keys", &sequence.sink_keys},
+                                    std::pair{"sink_values", &sequence.sink_values},
+                                    std::pair{"window_keys", &sequence.window_keys},
+                                    std::pair{"window_values", &sequence.window_values}}) {
+    require(is_row_type(rows->type), ErrorCode::invalid_argument, name(field), ".type is ",
+            static_cast<int>(rows->type), ", expected float32, float16 or bfloat16");
+  }
   constexpr std::int64_t last_position = std::int64_t{1} << 60U;
   require(sequence.query_position >= 0 && sequence.query_position <= last_position,
           ErrorCode::invalid_argument, name("query_position"), " is ", sequence.query_position,

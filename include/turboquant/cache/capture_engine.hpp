@@ -124,6 +124,7 @@ class KVCaptureEngine {
   ///         whatever the chunks.
   template <class Exec>
   void ingest(const Exec& exec, const Rows& keys, const Rows& values) {
+    const LedgerCall call(ledger_, "KVCaptureEngine::ingest");
     const std::int64_t count =
         detail::require_rows("KVCaptureEngine::ingest", keys, values, options_.shape);
     detail::require_finite(exec, "KVCaptureEngine::ingest", "keys", keys);
@@ -145,6 +146,7 @@ class KVCaptureEngine {
   void ingest_paged(const Exec& exec, const PagedSource<Space, T>& source,
                     std::span<const std::int32_t> block_table, std::int64_t first,
                     std::int64_t count) {
+    const LedgerCall call(ledger_, "KVCaptureEngine::ingest_paged");
     const auto rows = detail::gather_pages<Space, T>(exec, source, block_table, first, count,
                                                      options_.shape, ledger_);
     ingest(exec, rows.keys, rows.values);
@@ -155,6 +157,7 @@ class KVCaptureEngine {
   /// @throws Error(capacity). Waits for `exec`.
   template <class Exec>
   void flush(const Exec& exec) {
+    const LedgerCall call(ledger_, "KVCaptureEngine::flush");
     if (store_) {
       take(exec, 0, nullptr, nullptr, window_.end());
     }
@@ -206,6 +209,7 @@ class KVCaptureEngine {
   /// @throws Error(capacity); nothing is changed. Waits for `exec` if there is work.
   template <class Exec>
   [[nodiscard]] CaptureView<T> view(const Exec& exec) {
+    const LedgerCall call(ledger_, "KVCaptureEngine::view");
     CaptureView<T> view;
     if (store_) {
       view.history = store_->view(exec);

@@ -117,6 +117,7 @@ class CompressedKVStore {
   template <class T, class Exec>
   void append(const Exec& exec, const TokenRows<Space, T>& keys,
               const TokenRows<Space, T>& values) {
+    const LedgerCall call(ledger_, "CompressedKVStore::append");
     const std::int64_t count =
         detail::require_rows("CompressedKVStore::append", keys, values, shape());
     detail::require_finite(exec, "CompressedKVStore::append", "keys", keys);
@@ -136,6 +137,7 @@ class CompressedKVStore {
   /// @throws Error(capacity); the store is unchanged then.
   template <class Exec>
   [[nodiscard]] KVStoreView view(const Exec& exec) {
+    const LedgerCall call(ledger_, "CompressedKVStore::view");
     KVStoreView view;
     view.tiles_per_page = tiles_.page_tiles();
     view.page_position = options_.first_position + tiles_.first_tile() * tile;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <utility>
 
@@ -38,7 +39,10 @@ class MemoryLedger {
   /// @param label what it is for; named in the message
   /// @throws Error(capacity) where the limit would be exceeded; nothing is changed.
   void charge(MemoryKind kind, std::size_t bytes, const char* label) {
-    require(bytes <= available(), ErrorCode::capacity, label, ": ", bytes,
+    require(index(kind) < bytes_.size(), ErrorCode::invalid_argument,
+            "MemoryLedger::charge: kind is ", index(kind),
+            ", expected pages, exact, tables or workspace");
+    require(bytes <= available(), ErrorCode::capacity, call(), label, ": ", bytes,
             " bytes do not fit the memory limit of ", limit_, " bytes, of which ", total_,
             " are in use");
     total_ += bytes;
@@ -61,10 +65,20 @@ class MemoryLedger {
   [[nodiscard]] std::size_t available() const noexcept {
     return limit_ > total_ ? limit_ - total_ : 0;
   }
+  /// For messages: the public function that allocates, and ": "; nothing between calls.
+  struct CallName {
+    const char* name = nullptr;
+    friend std::ostream& operator<<(std::ostream& out, CallName call) {
+      return call.name == nullptr ? out : out << call.name << ": ";
+    }
+  };
+  [[nodiscard]] CallName call() const noexcept { return {call_}; }
   /// Changes the limit; one below `total()` only stops further allocations.
   void set_limit(std::size_t limit_bytes) noexcept { limit_ = limit_bytes; }
 
  private:
+  friend class LedgerCall;
+
   static constexpr std::size_t index(MemoryKind kind) noexcept {
     return static_cast<std::size_t>(kind);
   }
@@ -73,6 +87,30 @@ class MemoryLedger {
   std::size_t total_ = 0;
   std::size_t peak_ = 0;
   std::size_t limit_;
+  const char* call_ = nullptr;
+};
+
+/// While it lives, a ledger's messages name the public function that allocates. Of nested ones the
+/// outermost is named.
+class LedgerCall {
+ public:
+  /// @param name a literal
+  LedgerCall(const std::shared_ptr<MemoryLedger>& ledger, const char* name) noexcept
+      : ledger_(ledger != nullptr && ledger->call_ == nullptr ? ledger.get() : nullptr) {
+    if (ledger_ != nullptr) {
+      ledger_->call_ = name;
+    }
+  }
+  LedgerCall(const LedgerCall&) = delete;
+  LedgerCall& operator=(const LedgerCall&) = delete;
+  ~LedgerCall() {
+    if (ledger_ != nullptr) {
+      ledger_->call_ = nullptr;
+    }
+  }
+
+ private:
+  MemoryLedger* ledger_;
 };
 
 namespace detail {

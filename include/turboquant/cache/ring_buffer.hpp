@@ -119,6 +119,7 @@ class RingBuffer {
   ///         unchanged then. Waits for `exec`. O(tokens). Same bits always.
   template <class Exec, class Sink>
   void append(const Exec& exec, const Rows& keys, const Rows& values, Sink&& sink) {
+    const LedgerCall call(ledger_, "RingBuffer::append");
     const std::int64_t count = detail::require_rows("RingBuffer::append", keys, values, shape_);
     detail::require_finite(exec, "RingBuffer::append", "keys", keys);
     detail::require_finite(exec, "RingBuffer::append", "values", values);

@@ -168,6 +168,10 @@ inline void require_job(const EncodeJob& job, std::int64_t index, const TileForm
   require(job.count == 0 || (job.keys.data != nullptr && job.values.data != nullptr),
           ErrorCode::invalid_argument, "encode_tiles: jobs[", index,
           "].keys or values is null, expected ", job.count, " rows");
+  check(is_row_type(job.keys.type), "keys.type", static_cast<int>(job.keys.type),
+        "float32, float16 or bfloat16");
+  check(is_row_type(job.values.type), "values.type", static_cast<int>(job.values.type),
+        "float32, float16 or bfloat16");
 }
 
 }  // namespace detail
@@ -238,6 +242,8 @@ template <class ExecutionSpace>
           ", expected 0 or more, 1 or more and 1 or more");
   require(num_tokens == 0 || rows.data != nullptr, ErrorCode::invalid_argument,
           "first_non_finite: rows.data is null, expected ", num_tokens, " rows");
+  require(is_row_type(rows.type), ErrorCode::invalid_argument, "first_non_finite: rows.type is ",
+          static_cast<int>(rows.type), ", expected float32, float16 or bfloat16");
   constexpr std::int64_t none = (std::numeric_limits<std::int64_t>::max)();
   std::int64_t first = none;
   Kokkos::parallel_reduce(

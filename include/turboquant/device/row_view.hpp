@@ -12,6 +12,11 @@ namespace turboquant {
 /// The number type of uncompressed rows.
 enum class RowType : std::uint8_t { float32, float16, bfloat16 };
 
+/// Whether a value is one of the enumerators.
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION bool is_row_type(RowType type) noexcept {
+  return type <= RowType::bfloat16;
+}
+
 /// Bytes of one number: 4 or 2.
 [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t row_type_bytes(RowType type) noexcept {
   return type == RowType::float32 ? 4 : 2;

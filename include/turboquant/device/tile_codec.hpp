@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace turboquant {
@@ -83,10 +84,16 @@ class TileCodec {
  public:
   using memory_space = MemorySpace;
 
-  /// @throws Error(unsupported) for a format outside its documented domain, Error(not_initialized)
-  /// before Kokkos runs.
+  /// @throws Error(unsupported) for a format outside its documented domain, Error(invalid_argument)
+  /// for a number that is no scale rule, Error(not_initialized) before Kokkos runs.
   explicit TileCodec(const TileCodecOptions& options) : options_(options) {
     require_supported(options.format);
+    for (const auto& [name, rule] : {std::pair{"key_scale_rule", options.key_scale_rule},
+                                     std::pair{"value_scale_rule", options.value_scale_rule}}) {
+      require(rule >= ScaleRule::plain && rule <= ScaleRule::unbiased, ErrorCode::invalid_argument,
+              "TileCodec: ", name, " is ", static_cast<int>(rule),
+              ", expected plain, unit, least_squares or unbiased");
+    }
     require_initialized("TileCodec");
     const TileFormat& format = options.format;
     Builder builder;

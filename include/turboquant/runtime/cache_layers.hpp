@@ -38,16 +38,17 @@ struct CacheEntry {
 template <class Space>
 class CacheLayers {
  public:
-  /// @throws Error naming the field, and the layer where the manager itself refuses
+  /// @throws Error naming the layer and the field
   CacheLayers(const std::vector<LayerOptions>& layers, const std::shared_ptr<MemoryLedger>& ledger,
               std::size_t slab_pages) {
     require_layers(layers);
     for (std::size_t i = 0; i < layers.size(); ++i) {
+      const ErrorContext context("CacheManager: layers[", i, "]: ");
       CacheLayer<Space> layer;
       layer.options = layers[i];
       layer.owner = layers[i].source ? static_cast<std::size_t>(*layers[i].source) : i;
       if (layers[i].has_cache && !layers[i].source) {
-        require_valid("CacheManager", layers[i].capture.shape);
+        require_valid("KVShape", layers[i].capture.shape);
         layer.codec = codec_for(layers[i].codec ? *layers[i].codec
                                                 : codec_for_exact_rows(layers[i].capture.shape));
         if (layers[i].codec) {

@@ -36,7 +36,7 @@ class CacheManager {
  public:
   using Rows = TokenRows<Space, T>;
 
-  /// @throws Error naming the field, and the layer where the manager itself refuses
+  /// @throws Error naming the layer and the field
   explicit CacheManager(const CacheManagerOptions& options)
       : ledger_(std::make_shared<MemoryLedger>(options.memory_limit_bytes)),
         table_(options.layers, ledger_, options.slab_pages),
@@ -115,6 +115,7 @@ class CacheManager {
   template <class Exec>
   void append(const Exec& exec, std::int64_t layer, std::span<const SequenceId> sequences,
               std::span<const std::int64_t> cu_seqlens, const Rows& keys, const Rows& values) {
+    const LedgerCall call(ledger_, "CacheManager::append");
     auto batch = table_.check("CacheManager::append", layer, sequences, cu_seqlens, keys, values);
     if (mode_ == CacheMode::off) {
       for (std::size_t i = 0; i < batch.entries.size(); ++i) {
@@ -183,6 +184,7 @@ class CacheManager {
             ", in which the caller computes prefill attention; expected full_tq");
     using Query = typename Queries::non_const_value_type;
     using Number = typename Output::value_type;
+    const LedgerCall call(ledger_, caller);
     auto batch = table_.check(caller, layer, sequences, cu_seqlens, keys, values);
     const detail::CacheLayer<Space>& cached = *batch.layer;
     const CaptureOptions& capture = cached.options.capture;
@@ -274,6 +276,7 @@ class CacheManager {
   /// The same as kernels read it; valid until the next call that changes the sequence.
   template <class Exec>
   [[nodiscard]] CaptureView<T> view(const Exec& exec, std::int64_t layer, SequenceId sequence) {
+    const LedgerCall call(ledger_, "CacheManager::view");
     return table_.entry("CacheManager::view", layer, sequence).engine.view(exec);
   }
 
@@ -296,6 +299,7 @@ class CacheManager {
               const Lse& lse, const AttentionOptions<Space>& options) {
     using Query = typename Queries::non_const_value_type;
     using Number = typename Output::value_type;
+    const LedgerCall call(ledger_, caller);
     const detail::CacheLayer<Space>& cached = table_.layers().owner_of(caller, layer);
     const CaptureOptions& capture = cached.options.capture;
     const Kokkos::View<const Query****, Kokkos::LayoutRight, Space> in(queries);

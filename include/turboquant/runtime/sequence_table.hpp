@@ -70,6 +70,7 @@ class SequenceTable {
                 const std::shared_ptr<MemoryLedger>& ledger, std::size_t slab_pages)
       : layers_(layers, ledger, slab_pages), upload_(ledger) {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
+      const ErrorContext context("CacheManager: layers[", i, "]: ");
       const CacheLayer<Space>& layer = layers_[i];
       if (layer.owner == i && layer.options.has_cache) {
         empty_.push_back(

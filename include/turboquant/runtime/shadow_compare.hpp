@@ -83,6 +83,7 @@ class ShadowCompare {
       return false;
     }
     constexpr const char* caller = "ShadowCompare::compare";
+    const LedgerCall call(manager_->ledger(), caller);
     using Query = typename Queries::non_const_value_type;
     using Number = typename Output::non_const_value_type;
     const Kokkos::View<const Query****, Kokkos::LayoutRight, Space> in(queries);

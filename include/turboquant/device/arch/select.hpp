@@ -43,6 +43,9 @@ namespace detail {
 /// Error(invalid_argument) for an unknown
 ///         TURBOQUANT_ARCH.
 [[nodiscard]] inline const HostOperations& host_operations(HostArch arch) {
+  require(arch >= HostArch::automatic && arch <= HostArch::avx512, ErrorCode::invalid_argument,
+          "HostArch: value is ", static_cast<int>(arch),
+          ", expected automatic, portable, avx2 or avx512");
   const HostArch wanted = arch == HostArch::automatic ? arch_from_environment() : arch;
   if (wanted == HostArch::automatic) {
     for (const HostArch candidate : {HostArch::avx512, HostArch::avx2}) {
