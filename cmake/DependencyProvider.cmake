@@ -19,6 +19,7 @@ set(TURBOQUANT_CACHE_DIR
 mark_as_advanced(TURBOQUANT_DEPENDENCY_STEPS TURBOQUANT_CACHE_DIR)
 
 set(TURBOQUANT_PROVIDER_DIR "${CMAKE_CURRENT_LIST_DIR}/provider")
+include("${CMAKE_CURRENT_LIST_DIR}/TurboQuantFindVersions.cmake")
 include("${TURBOQUANT_PROVIDER_DIR}/Recipes.cmake")
 include("${TURBOQUANT_PROVIDER_DIR}/Cache.cmake")
 include("${TURBOQUANT_PROVIDER_DIR}/Fetch.cmake")
@@ -32,7 +33,8 @@ function(turboquant_say package step)
 endfunction()
 
 # turboquant_try_installed(<package> <find_package arguments> <variable>): whether an installed
-# package satisfies the request. Only the outcome and <package>_DIR leave this scope.
+# package satisfies the request, or one of a later major version that the library will ask for next. Only the
+# outcome and <package>_DIR leave this scope.
 function(turboquant_try_installed package arguments out)
   set(${out}
       FALSE
@@ -45,6 +47,10 @@ function(turboquant_try_installed package arguments out)
     endif()
   endif()
   find_package(${package} ${arguments} QUIET BYPASS_PROVIDER)
+  turboquant_recipe(${package})
+  if(NOT ${package}_FOUND)
+    turboquant_find_versions(${package} "${recipe_LATER}" BYPASS_PROVIDER)
+  endif()
   if(${package}_FOUND)
     set(${out}
         TRUE
@@ -78,7 +84,9 @@ endfunction()
 # configuration that will satisfy the request, and lets CMake's own find_package read that one in
 # the scope of the caller.
 function(turboquant_provide_dependency method package)
-  if(NOT package IN_LIST TURBOQUANT_PROVIDED_PACKAGES)
+  # What could not be supplied in this configuration will not be for another version either.
+  get_property(failed GLOBAL PROPERTY turboquant_failed_${package})
+  if(failed OR NOT package IN_LIST TURBOQUANT_PROVIDED_PACKAGES)
     return()
   endif()
   set(arguments ${ARGN})
@@ -129,6 +137,7 @@ function(turboquant_provide_dependency method package)
     endforeach()
   endforeach()
 
+  set_property(GLOBAL PROPERTY turboquant_failed_${package} TRUE)
   turboquant_recipe(${package})
   set(${package}_DIR
       "${package}_DIR-NOTFOUND"

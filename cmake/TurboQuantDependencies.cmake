@@ -2,11 +2,13 @@
 # that the surrounding project already has; supplying what is missing is the work of
 # DependencyProvider.cmake, which the presets name.
 
+include(cmake/TurboQuantFindVersions.cmake)
 include(cmake/TurboQuantKeepExtensions.cmake)
 
-set(TURBOQUANT_EIGEN_VERSION 3.4)
+# The oldest version that will do, then the later major versions that the library is known to work with.
+set(TURBOQUANT_EIGEN_VERSION 3.4 5.0)
 set(TURBOQUANT_JSON_VERSION 3.10)
-set(TURBOQUANT_KOKKOS_VERSION 3.4)
+set(TURBOQUANT_KOKKOS_VERSION 3.4 4.0 5.0)
 
 # turboquant_found_instead(<package> <variable>): what find_package saw and did not take, in words.
 function(turboquant_found_instead package out)
@@ -44,11 +46,11 @@ function(turboquant_serial_only package out)
   endif()
 endfunction()
 
-# turboquant_find(<package> <version> <target> <wanted by> <switch> <result>)
-# The switch is the name of an option, or ON for what there is no doing without.
+# turboquant_find(<package> <versions> <target> <wanted by> <switch> <result>)
+# The versions are asked for in turn; the first is the oldest that will do. The switch is the name of an option, or ON for what there is no doing without.
 # ON: an error says what is wanted and what was found. OFF: never looks. AUTO: one line says what
 # is left out. A macro, because find_package reports to the scope of its caller.
-macro(turboquant_find package version target wanted_by switch result)
+macro(turboquant_find package versions target wanted_by switch result)
   set(turboquant_mode "${switch}")
   if(NOT turboquant_mode STREQUAL "ON")
     string(TOUPPER "${${switch}}" turboquant_mode)
@@ -69,14 +71,16 @@ macro(turboquant_find package version target wanted_by switch result)
   if(${result} STREQUAL "SKIPPED")
     set(${result} OFF)
   elseif(NOT ${result})
-    find_package(${package} ${version} QUIET)
+    turboquant_find_versions(${package} "${versions}")
     turboquant_serial_only(${package} turboquant_serial)
     if(TARGET ${target} AND NOT turboquant_serial)
       set(${result} ON)
     else()
       turboquant_found_instead(${package} turboquant_seen)
+      set(turboquant_oldest ${versions})
+      list(GET turboquant_oldest 0 turboquant_oldest)
       if(turboquant_auto)
-        message(STATUS "TurboQuant: ${wanted_by} is left out, because ${package} ${version} or "
+        message(STATUS "TurboQuant: ${wanted_by} is left out, because ${package} ${turboquant_oldest} or "
                        "newer was not found (found: ${turboquant_seen})")
       else()
         set(turboquant_way_out "")
@@ -85,7 +89,7 @@ macro(turboquant_find package version target wanted_by switch result)
         endif()
         message(
           FATAL_ERROR
-            "TurboQuant: ${wanted_by} needs ${package} ${version} or newer, found: "
+            "TurboQuant: ${wanted_by} needs ${package} ${turboquant_oldest} or newer, found: "
             "${turboquant_seen}. Install it and name its prefix in CMAKE_PREFIX_PATH, configure "
             "with a preset (cmake --preset test), which supplies it${turboquant_way_out}.")
       endif()
@@ -93,12 +97,12 @@ macro(turboquant_find package version target wanted_by switch result)
   endif()
 endmacro()
 
-turboquant_find(Eigen3 ${TURBOQUANT_EIGEN_VERSION} Eigen3::Eigen TurboQuant::core ON
+turboquant_find(Eigen3 "${TURBOQUANT_EIGEN_VERSION}" Eigen3::Eigen TurboQuant::core ON
                 TURBOQUANT_WITH_CORE)
 turboquant_find(nlohmann_json ${TURBOQUANT_JSON_VERSION} nlohmann_json::nlohmann_json TurboQuant::hf
                 TURBOQUANT_HF TURBOQUANT_WITH_HF)
 turboquant_remember_extensions()
-turboquant_find(Kokkos ${TURBOQUANT_KOKKOS_VERSION} Kokkos::kokkos TurboQuant::turboquant
+turboquant_find(Kokkos "${TURBOQUANT_KOKKOS_VERSION}" Kokkos::kokkos TurboQuant::turboquant
                 TURBOQUANT_KOKKOS TURBOQUANT_WITH_KOKKOS)
 turboquant_restore_extensions()
 if(NOT TARGET Threads::Threads)

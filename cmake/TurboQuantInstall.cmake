@@ -35,5 +35,6 @@ install(
   FILES "${PROJECT_BINARY_DIR}/TurboQuantConfig.cmake"
         "${PROJECT_BINARY_DIR}/TurboQuantConfigVersion.cmake"
         "${PROJECT_SOURCE_DIR}/cmake/TurboQuantCuda.cmake"
+        "${PROJECT_SOURCE_DIR}/cmake/TurboQuantFindVersions.cmake"
         "${PROJECT_SOURCE_DIR}/cmake/TurboQuantKeepExtensions.cmake"
   DESTINATION "${turboquant_config_dir}")

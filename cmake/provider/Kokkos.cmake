@@ -11,6 +11,7 @@ function(turboquant_inspect_kokkos out)
   if(TARGET Kokkos::kokkos)
     return()
   endif()
+  list(GET TURBOQUANT_KOKKOS_VERSION 0 oldest)
   set(work "${CMAKE_BINARY_DIR}/CMakeFiles/turboquant-kokkos-inspection")
   file(REMOVE_RECURSE "${work}")
   file(MAKE_DIRECTORY "${work}")
@@ -21,7 +22,7 @@ function(turboquant_inspect_kokkos out)
       "${CMAKE_GENERATOR}" "-DCMAKE_MAKE_PROGRAM=${CMAKE_MAKE_PROGRAM}"
       "-DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER}" "-DCMAKE_PREFIX_PATH=${prefixes}"
       "-DKokkos_ROOT=${Kokkos_ROOT}" "-DKokkos_DIR=${Kokkos_DIR}"
-      "-DWANTED_VERSION=${TURBOQUANT_KOKKOS_VERSION}"
+      "-DWANTED_VERSION=${oldest}"
       "-DALLOW_SERIAL=${TURBOQUANT_ALLOW_SERIAL_KOKKOS}"
     RESULT_VARIABLE failed
     OUTPUT_VARIABLE text

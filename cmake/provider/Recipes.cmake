@@ -1,13 +1,14 @@
 # What the provider knows about each package: the upstream release and its commit, the options its
 # build is given, Debian's packages, and what a person would install.
 #
+# LATER lists later major versions that will do, which refuse the version that is asked for first.
 # COMMIT is the commit that the tag names upstream; a tag that names another one is refused.
 
 set(TURBOQUANT_PROVIDED_PACKAGES Eigen3 nlohmann_json doctest benchmark CLI11 Kokkos)
 
 # turboquant_recipe(<package>): sets recipe_<FIELD> in the caller's scope.
 macro(turboquant_recipe package)
-  foreach(field GIT TAG COMMIT OPTIONS DEBIAN DEBIAN_DEPENDS COMPILED INSTALL)
+  foreach(field GIT TAG COMMIT OPTIONS DEBIAN DEBIAN_DEPENDS COMPILED INSTALL LATER)
     set(recipe_${field})
   endforeach()
   if("${package}" STREQUAL "Eigen3")
@@ -16,6 +17,7 @@ macro(turboquant_recipe package)
     set(recipe_COMMIT "3147391d946bb4b6c68edd901f2add6ac1f31f8c")
     set(recipe_OPTIONS -DBUILD_TESTING=OFF -DEIGEN_BUILD_DOC=OFF -DEIGEN_BUILD_PKGCONFIG=OFF)
     set(recipe_DEBIAN libeigen3-dev)
+    set(recipe_LATER 5.0)
     set(recipe_INSTALL "Eigen 3.4 or newer; Debian: libeigen3-dev")
   elseif("${package}" STREQUAL "nlohmann_json")
     set(recipe_GIT "https://github.com/nlohmann/json.git")

@@ -155,6 +155,34 @@ elseif(CASE STREQUAL "find_in_core_only_installation")
   refused("component turboquant: this installation was made without it" "${here}/find_refused"
           "-DCMAKE_PREFIX_PATH=${installed_core}" -DASKED=${VERSION} -DCOMPONENTS=turboquant)
 
+elseif(CASE STREQUAL "later_majors")
+  # Packages of a later major version that refuse to be taken for an older one.
+  include("${WORK}/eigen.cmake")
+  set(later "")
+  foreach(package "Eigen3 5.0.1 Eigen3::Eigen" "Kokkos 5.2.2 Kokkos::kokkos")
+    separate_arguments(package UNIX_COMMAND "${package}")
+    list(GET package 0 name)
+    list(GET package 1 version)
+    list(GET package 2 target)
+    set(folder "${WORK}/later/${name}")
+    file(WRITE "${folder}/${name}Config.cmake"
+         "add_library(${target} INTERFACE IMPORTED)\nset(Kokkos_DEVICES OPENMP)\n"
+         "target_include_directories(${target} INTERFACE \"${eigen}\")\n")
+    file(WRITE "${folder}/${name}ConfigVersion.cmake"
+         "set(PACKAGE_VERSION ${version})\nset(PACKAGE_VERSION_COMPATIBLE FALSE)\n"
+         "if(PACKAGE_FIND_VERSION_MAJOR EQUAL 5)\n  set(PACKAGE_VERSION_COMPATIBLE TRUE)\nendif()\n")
+    list(APPEND later "-D${name}_DIR=${folder}")
+  endforeach()
+  configure(result "${SOURCE}" "${build}" ${library_only} -DTURBOQUANT_HF=OFF ${later})
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "later_majors: the configuration failed:\n${result_text}")
+  endif()
+  configure(result "${here}/find_refused" "${build}" "-DCMAKE_PREFIX_PATH=${installed}"
+            "-DASKED=${VERSION}" -DCOMPONENTS=turboquant ${later})
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "later_majors: the installed package refuses them:\n${result_text}")
+  endif()
+
 elseif(CASE STREQUAL "nested")
   accepted("${here}/nested")
   not_in_cache("${build}" "^CMAKE_CXX_(EXTENSIONS|STANDARD):|^CMAKE_BUILD_TYPE:[A-Z]+=.+|^Kokkos_ENABLE")
