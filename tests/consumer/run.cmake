@@ -157,7 +157,7 @@ elseif(CASE STREQUAL "find_in_core_only_installation")
 
 elseif(CASE STREQUAL "later_majors")
   # Packages of a later major version that refuse to be taken for an older one.
-  include("${WORK}/eigen.cmake")
+  include("${WORK}/folders.cmake")
   set(later "")
   foreach(package "Eigen3 5.0.1 Eigen3::Eigen" "Kokkos 5.2.2 Kokkos::kokkos")
     separate_arguments(package UNIX_COMMAND "${package}")
@@ -194,8 +194,53 @@ elseif(CASE STREQUAL "nested")
 elseif(CASE STREQUAL "fetch_content")
   accepted("${here}/fetch_content" ${without_kokkos})
 
+elseif(CASE STREQUAL "vcpkg_port")
+  run("the port"
+      "${CMAKE_COMMAND}" "-DPORT_DIR=${SOURCE}/cmake/ports/vcpkg/turboquant" "-DWORK=${build}"
+      "-DFEATURES=core,hf" "-DGENERATOR=${GENERATOR}" "-DMAKE_PROGRAM=${MAKE_PROGRAM}"
+      "-DCOMPILER=${COMPILER}" "-DINITIAL_CACHE=${WORK}/found.cmake" -P "${here}/vcpkg/install.cmake")
+  set(prefix "-DCMAKE_PREFIX_PATH=${build}/installed")
+  set(build "${build}/consumer")
+  accepted("${here}/find_hf" "${prefix}" ${without_kokkos})
+  refused("made without it \\(it has: core;hf\\)" "${here}/find_refused" "${prefix}" -DASKED=${VERSION}
+          -DCOMPONENTS=turboquant)
+
+elseif(CASE STREQUAL "conan")
+  # A cache of its own, packages of what the build found, no remotes.
+  include("${WORK}/folders.cmake")
+  file(REMOVE_RECURSE "${build}")
+  set(ENV{CONAN_HOME} "${build}/home")
+  run("the profile" "${CONAN}" profile detect)
+  run("leaving the remotes" "${CONAN}" remote remove "*")
+  file(WRITE "${build}/home/global.conf"
+       "tools.cmake.cmake_layout:test_folder=${build}/test\ntools.cmake.cmaketoolchain:generator=${GENERATOR}\n")
+  set(language -s compiler.cppstd=20)
+  list(GET json 0 json)
+  foreach(package "eigen 3.4.0 ${eigen}" "nlohmann_json 3.11.2 ${json}"
+                  "kokkos ${kokkos_version} ${kokkos_dir}/../../../include")
+    separate_arguments(package UNIX_COMMAND "${package}")
+    list(GET package 0 name)
+    list(GET package 1 version)
+    list(GET package 2 include)
+    set(ENV{TURBOQUANT_FOUND_INCLUDE} "${include}")
+    set(ENV{TURBOQUANT_FOUND_LIB} "${kokkos_dir}/../..")
+    run("the package of ${name}" "${CONAN}" create "${here}/conan/found" --name ${name} --version ${version}
+        ${language})
+  endforeach()
+  foreach(options "-o;turboquant/*:with_hf=False" "" "-o;turboquant/*:with_kokkos=True")
+    run("conan create ${options}" "${CONAN}" create "${SOURCE}" ${language} ${options})
+  endforeach()
+  execute_process(
+    COMMAND "${CONAN}" create "${SOURCE}" -s compiler.cppstd=17
+    RESULT_VARIABLE code
+    OUTPUT_VARIABLE text
+    ERROR_VARIABLE text)
+  if(code EQUAL 0 OR NOT text MATCHES "cppstd")
+    message(FATAL_ERROR "conan: C++17 was not refused:\n${text}")
+  endif()
+
 elseif(CASE STREQUAL "include_path")
-  include("${WORK}/eigen.cmake")
+  include("${WORK}/folders.cmake")
   file(MAKE_DIRECTORY "${build}")
   set(paths -I "${SOURCE}/include")
   foreach(directory IN LISTS eigen)
