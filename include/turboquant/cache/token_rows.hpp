@@ -104,7 +104,7 @@ void require_finite(const Exec& exec, const char* caller, const char* name, cons
 template <class Rows>
 std::int64_t require_rows(const char* caller, const Rows& keys, const Rows& values,
                           const KVShape& shape) {
-  const auto check = [&](const char* name, const Rows& rows, int dim) {
+  const auto check_rows = [&](const char* name, const Rows& rows, int dim) {
     require(rows.extent(0) == 0 || (rows.extent(1) == static_cast<std::size_t>(shape.kv_heads) &&
                                     rows.extent(2) == static_cast<std::size_t>(dim)),
             ErrorCode::shape_mismatch, caller, ": ", name, " is (", rows.extent(0), ", ",
@@ -115,8 +115,8 @@ std::int64_t require_rows(const char* caller, const Rows& keys, const Rows& valu
     require(rows.span_is_contiguous(), ErrorCode::shape_mismatch, caller, ": ", name,
             " has padding between its tokens, expected contiguous rows");
   };
-  check("keys", keys, shape.key_dim);
-  check("values", values, shape.value_dim);
+  check_rows("keys", keys, shape.key_dim);
+  check_rows("values", values, shape.value_dim);
   require(keys.extent(0) == values.extent(0), ErrorCode::shape_mismatch, caller,
           ": values.extent(0) is ", values.extent(0),
           ", expected keys.extent(0) = ", keys.extent(0));

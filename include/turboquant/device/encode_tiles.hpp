@@ -148,23 +148,24 @@ bool launch_team_encoder(const std::string& label, const ExecutionSpace& exec,
 
 inline void require_job(const EncodeJob& job, std::int64_t index, const TileFormat& format,
                         int kv_heads) {
-  const auto check = [&](bool good, const char* field, std::int64_t value, const char* expected) {
+  const auto check_field = [&](bool good, const char* field, std::int64_t value,
+                               const char* expected) {
     require(good, ErrorCode::invalid_argument, "encode_tiles: jobs[", index, "].", field, " is ",
             value, ", expected ", expected);
   };
-  check(job.first_slot >= 0 && job.first_slot <= 64, "first_slot", job.first_slot, "0 to 64");
-  check(job.count >= 0 && job.count <= 64 - job.first_slot, "count", job.count,
-        "0 to 64 - first_slot");
-  check(job.clear_from >= 0 && job.clear_from <= 64, "clear_from", job.clear_from, "0 to 64");
-  check(kv_heads == 1 || job.head_stride >= static_cast<std::int64_t>(format.bytes()),
-        "head_stride", job.head_stride, "at least the bytes of a tile");
+  check_field(job.first_slot >= 0 && job.first_slot <= 64, "first_slot", job.first_slot, "0 to 64");
+  check_field(job.count >= 0 && job.count <= 64 - job.first_slot, "count", job.count,
+              "0 to 64 - first_slot");
+  check_field(job.clear_from >= 0 && job.clear_from <= 64, "clear_from", job.clear_from, "0 to 64");
+  check_field(kv_heads == 1 || job.head_stride >= static_cast<std::int64_t>(format.bytes()),
+              "head_stride", job.head_stride, "at least the bytes of a tile");
   require(job.tile != nullptr, ErrorCode::invalid_argument, "encode_tiles: jobs[", index,
           "].tile is null, expected memory");
   require(reinterpret_cast<std::uintptr_t>(job.tile) % tile_alignment == 0,
           ErrorCode::invalid_argument, "encode_tiles: jobs[", index, "].tile is no multiple of ",
           tile_alignment, " bytes, expected one");
-  check(kv_heads == 1 || job.head_stride % static_cast<std::int64_t>(tile_alignment) == 0,
-        "head_stride", job.head_stride, "a multiple of 4 bytes");
+  check_field(kv_heads == 1 || job.head_stride % static_cast<std::int64_t>(tile_alignment) == 0,
+              "head_stride", job.head_stride, "a multiple of 4 bytes");
   require(job.count == 0 || (job.keys.data != nullptr && job.values.data != nullptr),
           ErrorCode::invalid_argument, "encode_tiles: jobs[", index,
           "].keys or values is null, expected ", job.count, " rows");

@@ -70,7 +70,8 @@ template <class Queries, class Output, class Lse, class SinkLogits>
 void require_outputs(const char* caller, const KVShape& shape, const Queries& queries,
                      const Output& output, const Lse& lse, const SinkLogits& sink_logits) {
   constexpr std::size_t axes = Lse::rank;
-  const auto check = [&](const char* name, std::size_t axis, std::size_t is, std::size_t expected) {
+  const auto check_extent = [&](const char* name, std::size_t axis, std::size_t is,
+                                std::size_t expected) {
     require(is == expected, ErrorCode::shape_mismatch, caller, ": ", name, ".extent(", axis,
             ") is ", is, ", expected ", expected);
   };
@@ -78,11 +79,11 @@ void require_outputs(const char* caller, const KVShape& shape, const Queries& qu
   require(heads >= 1 && heads <= 65536 && heads % static_cast<std::size_t>(shape.kv_heads) == 0,
           ErrorCode::shape_mismatch, caller, ": queries.extent(", axes - 1, ") is ", heads,
           ", expected a positive multiple of kv_heads = ", shape.kv_heads);
-  check("queries", axes, queries.extent(axes), static_cast<std::size_t>(shape.key_dim));
-  check("output", axes, output.extent(axes), static_cast<std::size_t>(shape.value_dim));
+  check_extent("queries", axes, queries.extent(axes), static_cast<std::size_t>(shape.key_dim));
+  check_extent("output", axes, output.extent(axes), static_cast<std::size_t>(shape.value_dim));
   for (std::size_t axis = 0; axis < axes; ++axis) {
-    check("output", axis, output.extent(axis), queries.extent(axis));
-    check("lse", axis, lse.extent(axis), queries.extent(axis));
+    check_extent("output", axis, output.extent(axis), queries.extent(axis));
+    check_extent("lse", axis, lse.extent(axis), queries.extent(axis));
   }
   require(queries.span_is_contiguous() && output.span_is_contiguous() && lse.span_is_contiguous(),
           ErrorCode::shape_mismatch, caller,

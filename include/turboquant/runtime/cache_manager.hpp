@@ -116,7 +116,8 @@ class CacheManager {
   void append(const Exec& exec, std::int64_t layer, std::span<const SequenceId> sequences,
               std::span<const std::int64_t> cu_seqlens, const Rows& keys, const Rows& values) {
     const LedgerCall call(ledger_, "CacheManager::append");
-    auto batch = table_.check("CacheManager::append", layer, sequences, cu_seqlens, keys, values);
+    auto batch =
+        table_.checked_batch("CacheManager::append", layer, sequences, cu_seqlens, keys, values);
     if (mode_ == CacheMode::off) {
       for (std::size_t i = 0; i < batch.entries.size(); ++i) {
         batch.entries[i]->missed += cu_seqlens[i + 1] - cu_seqlens[i];
@@ -185,7 +186,7 @@ class CacheManager {
     using Query = typename Queries::non_const_value_type;
     using Number = typename Output::value_type;
     const LedgerCall call(ledger_, caller);
-    auto batch = table_.check(caller, layer, sequences, cu_seqlens, keys, values);
+    auto batch = table_.checked_batch(caller, layer, sequences, cu_seqlens, keys, values);
     const detail::CacheLayer<Space>& cached = *batch.layer;
     const CaptureOptions& capture = cached.options.capture;
     const Kokkos::View<const Query***, Kokkos::LayoutRight, Space> in(queries);

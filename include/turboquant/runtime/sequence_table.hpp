@@ -141,10 +141,10 @@ class SequenceTable {
   }
 
   /// Checks everything about an append but the numbers in the rows and the memory.
-  [[nodiscard]] Batch check(const char* caller, std::int64_t layer,
-                            std::span<const SequenceId> sequences,
-                            std::span<const std::int64_t> cu_seqlens, const Rows& keys,
-                            const Rows& values) {
+  [[nodiscard]] Batch checked_batch(const char* caller, std::int64_t layer,
+                                    std::span<const SequenceId> sequences,
+                                    std::span<const std::int64_t> cu_seqlens, const Rows& keys,
+                                    const Rows& values) {
     Batch batch;
     batch.layer = &layers_.owner_of(caller, layer);
     require(batch.layer->owner == static_cast<std::size_t>(layer), ErrorCode::unsupported, caller,

@@ -21,5 +21,28 @@
 #define B1 hostile
 #define isnan(x) hostile
 #define isinf(x) hostile
+#define DOMAIN hostile
+#define OVERFLOW hostile
+#define UNDERFLOW hostile
+#define SING hostile
+#define linux hostile
+#define unix hostile
+#define _(x) hostile
+#define check(x) hostile
+#define verify(x) hostile
+#define STRICT hostile
+#define TRUE hostile
+#define FALSE hostile
+#define VOID hostile
+#define CONST hostile
+#define BYTE hostile
+#define Success hostile
+#define Status hostile
+#define Bool hostile
+#define None hostile
+#define Always hostile
+#define Unsorted hostile
+#define Complex hostile
+#define block hostile
 
 #include "everything.hpp"
