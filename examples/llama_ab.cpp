@@ -1,0 +1,286 @@
+// An A/B engine: a Llama-architecture model out of a GGUF file over a KV cache of this library, in
+// any of its formats and modes, against the same model over exact rows.
+//
+// Prints perplexity, distance of the predictions, memory and speed on a text, and how many hidden
+// facts are found again. Exit code: 0; 2 for a wrong file or argument; 1 when an output cannot be
+// written. Errors are one line on stderr.
+
+#include "llama_ab/decoder.hpp"
+#include "llama_ab/needles.hpp"
+#include "llama_ab/perplexity.hpp"
+#include "llama_ab/report.hpp"
+#include "llama_ab/text.hpp"
+#include "llama_ab/tokenizer.hpp"
+
+#include <turboquant/device/runtime.hpp>
+#include <turboquant/io/message_text.hpp>
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <new>
+#include <string>
+#include <system_error>
+#include <vector>
+
+namespace {
+
+using namespace llama_ab;
+
+constexpr int wrong_input = 2;
+constexpr int no_output = 1;
+
+struct Arguments {
+  std::string model;
+  std::string text = LLAMA_AB_TEXT;
+  std::vector<std::string> caches;
+  std::string mode = "full_tq";
+  std::string json;
+  std::string logits;
+  std::string command;
+  std::int64_t tokens = 0;
+  std::int64_t chunk = 64;
+  std::int64_t decode = 64;
+  std::vector<std::int64_t> contexts;
+  int threads = -1;
+  std::uint64_t seed = 0;
+  bool full = false;
+  bool list = false;
+};
+
+int complain(const std::string& message, int code) {
+  std::string line = message;
+  std::replace_if(
+      line.begin(), line.end(),
+      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }, '?');
+  std::cerr << "llama_ab: " << line << '\n';
+  return code;
+}
+
+int after_flush(int exit_code) {
+  return std::cout.flush() ? exit_code : complain("standard output cannot be written", no_output);
+}
+
+/// Where the target llama_ab_model puts the model.
+std::string default_model() {
+  const char* const cache = std::getenv("XDG_CACHE_HOME");
+  const char* const home = std::getenv("HOME");
+  const std::string root = cache != nullptr && *cache != '\0'   ? std::string(cache)
+                           : home != nullptr && *home != '\0' ? std::string(home) + "/.cache"
+                                                                : std::string();
+  return root.empty() ? root : root + "/" + LLAMA_AB_MODEL;
+}
+
+std::vector<std::string> default_caches(bool full) {
+  if (!full) {
+    return {"turboquant_k8v4", "tq_k4v4+rotated", "tq_k3v4+rotated", "tq_k3v3", "tq_k2v2"};
+  }
+  std::vector<std::string> names{"f32"};
+  for (const turboquant::CacheCodec& preset : turboquant::cache_presets) {
+    names.emplace_back(preset.name);
+  }
+  names.insert(names.end(), {"tq_k4v4+rotated", "tq_k3v4+rotated"});
+  return names;
+}
+
+bool same_file(const std::string& a, const std::string& b) {
+  std::error_code absent;
+  return std::filesystem::equivalent(a, b, absent);
+}
+
+/// Logits of every token with float rows, for comparison with other implementations.
+int write_logits(const Arguments& arguments, const Model& model, const Exec& exec,
+                 const std::vector<TokenId>& ids) {
+  std::ofstream file(arguments.logits, std::ios::binary | std::ios::trunc);
+  const auto cache =
+      make_cache(model.config, parse_plan("f32", model.config), CacheMode::off, exec);
+  Decoder decoder(model, exec);
+  const auto tokens = static_cast<std::int64_t>(ids.size());
+  for (std::int64_t at = 0; at < tokens;) {
+    const std::int64_t count = (std::min)(arguments.chunk, tokens - at);
+    const auto logits = decoder.forward(
+        *cache,
+        std::span(ids).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)),
+        count);
+    file.write(reinterpret_cast<const char*>(logits.data()),
+               static_cast<std::streamsize>(logits.size_bytes()));
+    at += count;
+  }
+  if (!file.flush()) {
+    return complain("--logits " + arguments.logits + ": cannot be written", no_output);
+  }
+  std::cout << "logits (" << tokens << ", " << model.config.vocabulary << "), float\n";
+  return after_flush(0);
+}
+
+int evaluate(const Arguments& arguments) {
+  const std::string path = arguments.model.empty() ? default_model() : arguments.model;
+  std::error_code status;
+  require(!arguments.model.empty() || std::filesystem::exists(path, status), ErrorCode::io,
+          "no model: give one with --model FILE, or build the target llama_ab_model, which fetches ",
+          "one to ", path);
+  const std::string name = std::filesystem::path(path).filename().string();
+  for (const std::string& output : {arguments.json, arguments.logits}) {
+    require(output.empty() || (!same_file(path, output) && !same_file(arguments.text, output)),
+            ErrorCode::invalid_argument, output, ": is an input file, expected another one");
+  }
+  const std::string text = read_text(arguments.text);
+  const MappedFile mapped(path);
+  const GgufFile file(mapped.bytes(), name);
+  const Tokenizer tokenizer(file);
+  const Model model = load_model(file);
+  require(tokenizer.vocabulary() == static_cast<std::size_t>(model.config.vocabulary),
+          ErrorCode::format, name, ": has ", tokenizer.vocabulary(), " tokens and embeddings for ",
+          model.config.vocabulary);
+  std::vector<CachePlan> plans;
+  for (const std::string& cache :
+       arguments.caches.empty() ? default_caches(arguments.full) : arguments.caches) {
+    plans.push_back(parse_plan(cache, model.config));
+  }
+  const CacheMode mode = turboquant::parse_cache_mode(arguments.mode);
+  const std::vector<TokenId> all = tokenizer.encode(text);
+  const std::int64_t wanted =
+      arguments.tokens > 0 ? arguments.tokens : (arguments.full ? 8192 : 2048);
+  const auto available = static_cast<std::int64_t>(all.size());
+  require(wanted < available && wanted <= model.config.context, ErrorCode::out_of_range,
+          "--tokens is ", wanted, ", expected at most ",
+          (std::min)(available - 1, model.config.context), " (text and context of the model)");
+  const std::vector<TokenId> ids(all.begin(), all.begin() + wanted + 1);
+  std::vector<std::int64_t> contexts = arguments.contexts;
+  if (contexts.empty()) {
+    contexts = arguments.full ? std::vector<std::int64_t>{2048, 4096, 8192}
+                              : std::vector<std::int64_t>{2048};
+  }
+  std::erase(contexts, 0);
+  std::vector<Haystack> haystacks;
+  for (const std::int64_t context : contexts) {
+    require(context <= model.config.context, ErrorCode::out_of_range, "--context is ", context,
+            ", expected at most the model's ", model.config.context);
+    haystacks.push_back(make_haystack(tokenizer, all, context, arguments.seed));
+  }
+  if (!arguments.json.empty()) {
+    std::ofstream json(arguments.json, std::ios::app);
+    if (!json) {
+      return complain("--json " + arguments.json + ": cannot be opened for writing", no_output);
+    }
+  }
+
+  const turboquant::KokkosScope kokkos({.num_threads = arguments.threads});
+  const Exec exec;
+  if (!arguments.logits.empty()) {
+    return write_logits(arguments, model, exec, {ids.begin(), ids.end() - 1});
+  }
+  nlohmann::ordered_json report;
+  report["command"] = arguments.command;
+  report["model"] = name;
+  report["text"] = std::filesystem::path(arguments.text).filename().string();
+  report["mode"] = arguments.mode;
+  report["chunk"] = arguments.chunk;
+  report["threads"] = exec.concurrency();
+  report["kernels"] = kernels().name;
+  std::cout << name << ", " << wanted << " tokens of " << report["text"].get<std::string>()
+            << ", mode " << arguments.mode << ", chunks of " << arguments.chunk << ", "
+            << exec.concurrency() << " threads, " << kernels().name << "\n\n";
+  const std::vector<PerplexityRow> rows =
+      measure_perplexity(model, exec, ids, plans,
+                         {.chunk = arguments.chunk, .decode_tokens = arguments.decode, .mode = mode});
+  std::cout << perplexity_text(rows) << '\n' << std::flush;
+  report["perplexity"] = perplexity_json(rows);
+  std::vector<NeedleRow> needles;
+  for (std::size_t i = 0; i < haystacks.size(); ++i) {
+    const std::vector<NeedleRow> found = measure_needles(model, exec, haystacks[i], plans, mode,
+                                                         arguments.chunk, contexts[i]);
+    needles.insert(needles.end(), found.begin(), found.end());
+  }
+  if (!needles.empty()) {
+    std::cout << needles_text(needles) << '\n';
+    report["needles"] = needles_json(needles);
+  }
+  const std::size_t resident = peak_resident_bytes();
+  report["peak_resident_bytes"] = resident;
+  std::cout << perplexity_legend << (needles.empty() ? "" : needles_legend)
+            << "peak memory   of the process, all caches at once: " << resident / 1'000'000
+            << " MB\n";
+  if (const int code = after_flush(0); code != 0) {
+    return code;
+  }
+  if (!arguments.json.empty()) {
+    std::ofstream json(arguments.json, std::ios::trunc);
+    json << report.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
+    if (!json.flush()) {
+      return complain("--json " + arguments.json + ": cannot be written", no_output);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  for (int i = 0; i < argc; ++i) {
+    arguments.command += i == 0 ? "llama_ab" : std::string(" ") + argv[i];
+  }
+  CLI::App app("Perplexity, memory, speed and recall of a language model with each kind of KV cache");
+  app.add_option("--model", arguments.model,
+                 "GGUF file of a Llama model (default: what the target llama_ab_model fetched)");
+  app.add_option("--text", arguments.text, "text to predict (default: a text of this repository)");
+  app.add_option("--cache", arguments.caches,
+                 std::string("may be repeated: ") + std::string(plan_help))
+      ->expected(1)
+      ->take_all();
+  app.add_option("--mode", arguments.mode, "off, capture_only, hybrid or full_tq")
+      ->capture_default_str();
+  const CLI::Range counts(std::int64_t{1}, std::int64_t{1} << 20U);
+  app.add_option("--tokens", arguments.tokens, "tokens to predict (default: 2048, --full 8192)")
+      ->check(counts);
+  app.add_option("--chunk", arguments.chunk, "tokens of a prefill step")
+      ->check(counts)
+      ->capture_default_str();
+  app.add_option("--decode", arguments.decode, "of the tokens, so many last ones one by one")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 20U))
+      ->capture_default_str();
+  app.add_option("--context", arguments.contexts,
+                 "context of a needle test; may be repeated; 0 for none (default: 2048, --full "
+                 "4096 and 8192 too)")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 20U))
+      ->expected(1)
+      ->take_all();
+  app.add_option("--seed", arguments.seed, "of the hidden facts")->capture_default_str();
+  app.add_option("--threads", arguments.threads, "host threads (default: all)")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--json", arguments.json, "also write the results to this file");
+  app.add_option("--logits", arguments.logits,
+                 "only write the logits of every token with float rows to this file");
+  bool is_quick = false;
+  CLI::Option* const quick = app.add_flag("--quick", is_quick, "a few minutes (default)");
+  app.add_flag("--full", arguments.full, "all presets, 8,192 tokens")->excludes(quick);
+  app.add_flag("--list", arguments.list, "list the presets and exit");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {
+      return after_flush(app.exit(error));
+    }
+    return complain(std::string(error.what()) + " (--help lists the arguments)", wrong_input);
+  }
+  if (arguments.list) {
+    for (const turboquant::CacheCodec& preset : turboquant::cache_presets) {
+      std::cout << std::left << std::setw(20) << preset.name << ' ' << preset.summary << '\n';
+    }
+    return after_flush(0);
+  }
+  try {
+    return evaluate(arguments);
+  } catch (const std::bad_alloc&) {
+    return complain("not enough memory", wrong_input);
+  } catch (const std::exception& error) {
+    return complain(error.what(), wrong_input);
+  }
+}
