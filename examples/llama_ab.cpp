@@ -71,9 +71,9 @@ int after_flush(int exit_code) {
 std::string default_model() {
   const char* const cache = std::getenv("XDG_CACHE_HOME");
   const char* const home = std::getenv("HOME");
-  const std::string root = cache != nullptr && *cache != '\0'   ? std::string(cache)
+  const std::string root = cache != nullptr && *cache != '\0' ? std::string(cache)
                            : home != nullptr && *home != '\0' ? std::string(home) + "/.cache"
-                                                                : std::string();
+                                                              : std::string();
   return root.empty() ? root : root + "/" + LLAMA_AB_MODEL;
 }
 
@@ -122,9 +122,10 @@ int write_logits(const Arguments& arguments, const Model& model, const Exec& exe
 int evaluate(const Arguments& arguments) {
   const std::string path = arguments.model.empty() ? default_model() : arguments.model;
   std::error_code status;
-  require(!arguments.model.empty() || std::filesystem::exists(path, status), ErrorCode::io,
-          "no model: give one with --model FILE, or build the target llama_ab_model, which fetches ",
-          "one to ", path);
+  require(
+      !arguments.model.empty() || std::filesystem::exists(path, status), ErrorCode::io,
+      "no model: give one with --model FILE, or build the target llama_ab_model, which fetches ",
+      "one to ", path);
   const std::string name = std::filesystem::path(path).filename().string();
   for (const std::string& output : {arguments.json, arguments.logits}) {
     require(output.empty() || (!same_file(path, output) && !same_file(arguments.text, output)),
@@ -152,10 +153,14 @@ int evaluate(const Arguments& arguments) {
           "--tokens is ", wanted, ", expected at most ",
           (std::min)(available - 1, model.config.context), " (text and context of the model)");
   const std::vector<TokenId> ids(all.begin(), all.begin() + wanted + 1);
+  // The usual contexts as far as the text reaches; those that were asked for must fit.
   std::vector<std::int64_t> contexts = arguments.contexts;
   if (contexts.empty()) {
     contexts = arguments.full ? std::vector<std::int64_t>{2048, 4096, 8192}
                               : std::vector<std::int64_t>{2048};
+    std::erase_if(contexts, [&](std::int64_t context) {
+      return context > (std::min)(available, model.config.context);
+    });
   }
   std::erase(contexts, 0);
   std::vector<Haystack> haystacks;
@@ -187,15 +192,15 @@ int evaluate(const Arguments& arguments) {
   std::cout << name << ", " << wanted << " tokens of " << report["text"].get<std::string>()
             << ", mode " << arguments.mode << ", chunks of " << arguments.chunk << ", "
             << exec.concurrency() << " threads, " << kernels().name << "\n\n";
-  const std::vector<PerplexityRow> rows =
-      measure_perplexity(model, exec, ids, plans,
-                         {.chunk = arguments.chunk, .decode_tokens = arguments.decode, .mode = mode});
+  const std::vector<PerplexityRow> rows = measure_perplexity(
+      model, exec, ids, plans,
+      {.chunk = arguments.chunk, .decode_tokens = arguments.decode, .mode = mode});
   std::cout << perplexity_text(rows) << '\n' << std::flush;
   report["perplexity"] = perplexity_json(rows);
   std::vector<NeedleRow> needles;
   for (std::size_t i = 0; i < haystacks.size(); ++i) {
-    const std::vector<NeedleRow> found = measure_needles(model, exec, haystacks[i], plans, mode,
-                                                         arguments.chunk, contexts[i]);
+    const std::vector<NeedleRow> found =
+        measure_needles(model, exec, haystacks[i], plans, mode, arguments.chunk, contexts[i]);
     needles.insert(needles.end(), found.begin(), found.end());
   }
   if (!needles.empty()) {
@@ -227,7 +232,8 @@ int main(int argc, char** argv) {
   for (int i = 0; i < argc; ++i) {
     arguments.command += i == 0 ? "llama_ab" : std::string(" ") + argv[i];
   }
-  CLI::App app("Perplexity, memory, speed and recall of a language model with each kind of KV cache");
+  CLI::App app(
+      "Perplexity, memory, speed and recall of a language model with each kind of KV cache");
   app.add_option("--model", arguments.model,
                  "GGUF file of a Llama model (default: what the target llama_ab_model fetched)");
   app.add_option("--text", arguments.text, "text to predict (default: a text of this repository)");

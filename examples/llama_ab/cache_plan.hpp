@@ -50,7 +50,8 @@ struct CachePlan {
 };
 
 inline constexpr std::string_view plan_help =
-    "bf16, f32 or a preset, then any of: +kb=2|3|4 key bits, +vb=2|3|4 value bits, +mse or +qjl keys, "
+    "bf16, f32 or a preset, then any of: +kb=2|3|4 key bits, +vb=2|3|4 value bits, +mse or +qjl "
+    "keys, "
     "+rotated values, +g=N value group, +rule=plain|unit|least_squares|unbiased of keys, "
     "+vrule=... of rotated values, +seed=N, +window=N, +sinks=N, +first=N and +last=N exact "
     "layers";
@@ -70,9 +71,9 @@ template <class Number>
 
 [[nodiscard]] inline turboquant::ScaleRule plan_rule(std::string_view text, std::string_view item) {
   using enum turboquant::ScaleRule;
-  for (const auto& [name, rule] : {std::pair{"plain", plain}, std::pair{"unit", unit},
-                                   std::pair{"least_squares", least_squares},
-                                   std::pair{"unbiased", unbiased}}) {
+  for (const auto& [name, rule] :
+       {std::pair{"plain", plain}, std::pair{"unit", unit},
+        std::pair{"least_squares", least_squares}, std::pair{"unbiased", unbiased}}) {
     if (text == name) {
       return rule;
     }
@@ -94,16 +95,16 @@ template <class Number>
   codec.format.value_dim = static_cast<int>(config.value_dim);
   codec.format.value_group = preset.value_group > 0 ? static_cast<int>(preset.value_group)
                                                     : static_cast<int>(config.value_dim);
-  codec.key_scale_rule = preset.norm_correction ? turboquant::ScaleRule::unit
-                                                : turboquant::ScaleRule::unbiased;
+  codec.key_scale_rule =
+      preset.norm_correction ? turboquant::ScaleRule::unit : turboquant::ScaleRule::unbiased;
   return codec;
 }
 
 }  // namespace detail
 
 /// Reads a plan, for example "tq_k3v4+rotated+sinks=4".
-/// @throws turboquant::Error(invalid_argument) naming the part that is wrong, Error(unsupported) for
-/// a format that tiles do not have
+/// @throws turboquant::Error(invalid_argument) naming the part that is wrong, Error(unsupported)
+/// for a format that tiles do not have
 [[nodiscard]] inline CachePlan parse_plan(std::string_view text, const ModelConfig& config) {
   using turboquant::KeyCodec;
   using turboquant::ValueCodec;
@@ -118,9 +119,8 @@ template <class Number>
   constexpr std::int64_t most = std::int64_t{1} << 20U;
   for (std::size_t at = first; at != std::string_view::npos;) {
     const std::size_t next = text.find('+', at + 1);
-    const std::string_view item = text.substr(at + 1, next == std::string_view::npos
-                                                          ? next
-                                                          : next - at - 1);
+    const std::string_view item =
+        text.substr(at + 1, next == std::string_view::npos ? next : next - at - 1);
     at = next;
     const std::size_t equals = item.find('=');
     const std::string_view key = item.substr(0, equals);
@@ -129,8 +129,8 @@ template <class Number>
     const auto number = [&](std::int64_t limit) {
       return detail::plan_number<std::int64_t>(value, item, limit);
     };
-    require(plan.codec.has_value(), ErrorCode::invalid_argument, "--cache: ",
-            turboquant::detail::in_quotes(text), ": exact rows take no changes");
+    require(plan.codec.has_value(), ErrorCode::invalid_argument,
+            "--cache: ", turboquant::detail::in_quotes(text), ": exact rows take no changes");
     turboquant::TileFormat& format = plan.codec->format;
     if (key == "kb") {
       format.key_bits = static_cast<int>(number(8));
@@ -161,8 +161,9 @@ template <class Number>
     } else if (key == "last") {
       plan.exact_last = number(most);
     } else {
-      turboquant::fail(ErrorCode::invalid_argument, "--cache: ",
-                       turboquant::detail::in_quotes(item), " is unknown; expected ", plan_help);
+      turboquant::fail(ErrorCode::invalid_argument,
+                       "--cache: ", turboquant::detail::in_quotes(item), " is unknown; expected ",
+                       plan_help);
     }
   }
   if (plan.codec) {

@@ -2,6 +2,7 @@
 
 // The forward pass of a Llama model over a KV cache.
 
+#include "aligned.hpp"
 #include "kernels.hpp"
 #include "kv_cache.hpp"
 #include "model.hpp"
@@ -23,8 +24,9 @@ class Decoder {
     // In double precision: positions are in the thousands.
     const ModelConfig& config = model.config;
     for (std::int64_t i = 0; i < config.rotated_dims / 2; ++i) {
-      frequencies_.push_back(std::pow(
-          config.rope_base, -2.0 * static_cast<double>(i) / static_cast<double>(config.rotated_dims)));
+      frequencies_.push_back(
+          std::pow(config.rope_base,
+                   -2.0 * static_cast<double>(i) / static_cast<double>(config.rotated_dims)));
     }
   }
 
@@ -74,7 +76,7 @@ class Decoder {
  private:
   void resize(std::int64_t count) {
     const ModelConfig& config = model_.config;
-    const auto rows = [&](std::vector<float>& buffer, std::int64_t width) {
+    const auto rows = [&](Floats& buffer, std::int64_t width) {
       buffer.resize(static_cast<std::size_t>(count * width));
     };
     rows(stream_, config.width);
@@ -128,26 +130,26 @@ class Decoder {
 
   /// out (count, columns) = x (count, depth) times weights (columns, depth) transposed; a work item
   /// takes some of the columns.
-  void product(const std::vector<float>& x, std::int64_t count, const std::vector<float>& weights,
-               std::int64_t depth, std::int64_t columns, float* out) const {
+  void product(const Floats& x, std::int64_t count, const Floats& weights, std::int64_t depth,
+               std::int64_t columns, float* out) const {
     constexpr std::int64_t least = 96;  // a whole number of register blocks
     const std::int64_t tasks =
         std::clamp<std::int64_t>(columns / least, 1, std::int64_t{4} * exec_.concurrency());
     const std::int64_t each = (columns / tasks + least) / least * least;
-    Kokkos::parallel_for(
-        "llama_ab::product",
-        Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>,
-                            Kokkos::IndexType<std::int64_t>>(
-            exec_, 0, (columns + each - 1) / each, Kokkos::ChunkSize(1)),
-        [&](const std::int64_t task) {
-          const std::int64_t first = task * each;
-          kernels().product(x.data(), count, depth, weights.data() + first * depth,
-                            (std::min)(each, columns - first), out + first, columns);
-        });
+    Kokkos::parallel_for("llama_ab::product",
+                         Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>,
+                                             Kokkos::IndexType<std::int64_t>>(
+                             exec_, 0, (columns + each - 1) / each, Kokkos::ChunkSize(1)),
+                         [&](const std::int64_t task) {
+                           const std::int64_t first = task * each;
+                           kernels().product(x.data(), count, depth, weights.data() + first * depth,
+                                             (std::min)(each, columns - first), out + first,
+                                             columns);
+                         });
     exec_.fence();
   }
 
-  void norm(const float* x, const std::vector<float>& weights, std::int64_t count) {
+  void norm(const float* x, const Floats& weights, std::int64_t count) {
     const std::int64_t width = model_.config.width;
     for (std::int64_t t = 0; t < count; ++t) {
       kernels().rms_norm(x + t * width, weights.data(),
@@ -174,7 +176,7 @@ class Decoder {
   }
 
   /// RoPE of neighbours (2 i, 2 i + 1), for which GGUF files store these weights.
-  void rotate(std::vector<float>& rows, std::int64_t count, std::int64_t heads) const {
+  void rotate(Floats& rows, std::int64_t count, std::int64_t heads) const {
     const std::size_t half = frequencies_.size();
     for (std::int64_t t = 0; t < count; ++t) {
       for (std::int64_t head = 0; head < heads; ++head) {
@@ -194,18 +196,18 @@ class Decoder {
   const Model& model_;
   Exec exec_;
   std::vector<double> frequencies_;
-  std::vector<float> stream_;
-  std::vector<float> normed_;
-  std::vector<float> added_;
-  std::vector<float> queries_;
-  std::vector<float> keys_;
-  std::vector<float> values_;
-  std::vector<float> attention_;
-  std::vector<float> gate_;
-  std::vector<float> up_;
-  std::vector<float> cosines_;
-  std::vector<float> sines_;
-  std::vector<float> logits_;
+  Floats stream_;
+  Floats normed_;
+  Floats added_;
+  Floats queries_;
+  Floats keys_;
+  Floats values_;
+  Floats attention_;
+  Floats gate_;
+  Floats up_;
+  Floats cosines_;
+  Floats sines_;
+  Floats logits_;
 };
 
 }  // namespace llama_ab

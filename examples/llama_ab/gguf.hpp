@@ -33,10 +33,10 @@ static_assert(std::endian::native == std::endian::little, "GGUF numbers are read
 
 /// An array of the metadata. Views into the file.
 struct GgufArray {
-  std::uint32_t type = 0;                  ///< number of the elements' type in the format
-  std::vector<std::string_view> strings;   ///< elements where they are strings
-  std::vector<std::int64_t> integers;      ///< elements where they are integers or booleans
-  std::vector<double> numbers;             ///< elements where they are floating-point
+  std::uint32_t type = 0;                 ///< number of the elements' type in the format
+  std::vector<std::string_view> strings;  ///< elements where they are strings
+  std::vector<std::int64_t> integers;     ///< elements where they are integers or booleans
+  std::vector<double> numbers;            ///< elements where they are floating-point
 };
 
 using GgufValue =

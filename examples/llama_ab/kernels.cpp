@@ -27,8 +27,7 @@ void product(const float* x, std::int64_t rows, std::int64_t depth, const float*
         weight * Eigen::Map<const Eigen::VectorXf>(x, depth);
     return;
   }
-  Eigen::Map<Columns, 0, Eigen::OuterStride<>>(out, columns, rows,
-                                               Eigen::OuterStride<>(out_stride))
+  Eigen::Map<Columns, 0, Eigen::OuterStride<>>(out, columns, rows, Eigen::OuterStride<>(out_stride))
       .noalias() = weight * ConstRows(x, rows, depth).transpose();
 }
 
@@ -65,8 +64,7 @@ void attend(const ExactAttention& part) {
   const std::int64_t query_numbers = std::int64_t{part.group} * part.key_dim;
   for (std::int64_t i = 0; i < part.count; ++i) {
     for (std::int64_t d = 0; d < query_numbers; ++d) {
-      query_memory[i * query_numbers + d] =
-          part.queries[i * part.query_stride + d] * part.sm_scale;
+      query_memory[i * query_numbers + d] = part.queries[i * part.query_stride + d] * part.sm_scale;
     }
   }
   const ConstRows queries(query_memory, rows, part.key_dim);
@@ -135,8 +133,7 @@ double log_sum(const ConstVector& logits, std::int64_t& at) {
   Eigen::Index index = 0;
   const float highest = logits.maxCoeff(&index);
   at = index;
-  return static_cast<double>(highest) +
-         std::log((logits - highest).exp().cast<double>().sum());
+  return static_cast<double>(highest) + std::log((logits - highest).exp().cast<double>().sum());
 }
 
 LogitDistance compare(const float* exact, const float* other, std::int64_t count) {
@@ -153,6 +150,12 @@ LogitDistance compare(const float* exact, const float* other, std::int64_t count
 
 }  // namespace
 
-const Kernels kernels{LLAMA_AB_KERNELS_NAME, product, attend<std::uint16_t>, attend<float>, swiglu, rms_norm, compare};
+const Kernels kernels{LLAMA_AB_KERNELS_NAME,
+                      product,
+                      attend<std::uint16_t>,
+                      attend<float>,
+                      swiglu,
+                      rms_norm,
+                      compare};
 
 }  // namespace llama_ab::LLAMA_AB_KERNELS

@@ -12,7 +12,7 @@ namespace llama_ab {
 struct ExactAttention {
   const void* keys = nullptr;    ///< bfloat16 or float, first row of the head
   const void* values = nullptr;  ///< likewise
-  std::int64_t key_stride = 0;            ///< numbers between two tokens
+  std::int64_t key_stride = 0;   ///< numbers between two tokens
   std::int64_t value_stride = 0;
   const float* queries = nullptr;  ///< first query row of the head's group
   float* output = nullptr;         ///< likewise

@@ -3,15 +3,16 @@
 // The KV cache of one sequence, as an engine drives a `CacheManager`: who computes attention, and
 // whether the engine keeps rows of its own, is what the mode table says.
 
+#include "aligned.hpp"
 #include "cache_plan.hpp"
 #include "kernels.hpp"
 
 #include <turboquant/runtime/cache_manager.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cmath>
 #include <functional>
 #include <memory>
 #include <span>
@@ -108,8 +109,9 @@ class KvCache final : public SequenceCache {
         manager_({.layers = plan.layers(config), .mode = mode}),
         sequence_(manager_.open()) {
     if (mode_.engine_cache != EngineCache::none) {
-      rows_.assign(static_cast<std::size_t>(config.layers),
-                   ExactRows<T>(config.kv_heads * config.key_dim, config.kv_heads * config.value_dim));
+      rows_.assign(
+          static_cast<std::size_t>(config.layers),
+          ExactRows<T>(config.kv_heads * config.key_dim, config.kv_heads * config.value_dim));
     }
   }
 
@@ -232,15 +234,14 @@ class KvCache final : public SequenceCache {
     const std::int64_t group = config_.query_heads / config_.kv_heads;
     const std::int64_t blocks = (step.count + max_queries - 1) / max_queries;
     const std::int64_t tasks = blocks * config_.kv_heads;
-    const auto each = static_cast<std::size_t>(attention_scratch(
-        static_cast<int>(group), static_cast<int>(config_.key_dim),
-        static_cast<int>(config_.value_dim)));
+    const auto each = static_cast<std::size_t>(
+        attention_scratch(static_cast<int>(group), static_cast<int>(config_.key_dim),
+                          static_cast<int>(config_.value_dim)));
     scratch_.resize(each * static_cast<std::size_t>(tasks));
     Kokkos::parallel_for(
         "llama_ab::exact_attention",
         Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Dynamic>,
-                            Kokkos::IndexType<std::int64_t>>(exec_, 0, tasks,
-                                                             Kokkos::ChunkSize(1)),
+                            Kokkos::IndexType<std::int64_t>>(exec_, 0, tasks, Kokkos::ChunkSize(1)),
         [&](const std::int64_t task) {
           const std::int64_t head = task % config_.kv_heads;
           const std::int64_t first = task / config_.kv_heads * max_queries;
@@ -278,8 +279,8 @@ class KvCache final : public SequenceCache {
   std::vector<ExactRows<T>> rows_;  ///< one a layer, or none
   std::vector<T> keys_;
   std::vector<T> values_;
-  std::vector<float> lse_;
-  std::vector<float> scratch_;
+  Floats lse_;
+  Floats scratch_;
 };
 
 /// The cache that a plan describes. Exact rows are the engine's own in every mode.

@@ -2,6 +2,7 @@
 
 // A Llama-architecture model out of a GGUF file: checked sizes and weights as floats.
 
+#include "aligned.hpp"
 #include "gguf.hpp"
 #include "mapped_file.hpp"
 
@@ -23,7 +24,7 @@ namespace llama_ab {
 /// Sizes of a decoder.
 struct ModelConfig {
   std::int64_t layers = 0;
-  std::int64_t width = 0;        ///< of the residual stream
+  std::int64_t width = 0;  ///< of the residual stream
   std::int64_t feed_forward = 0;
   std::int64_t query_heads = 0;
   std::int64_t kv_heads = 0;
@@ -38,26 +39,26 @@ struct ModelConfig {
 
 /// Weights of a layer; a matrix (out, in) is row-major.
 struct LayerWeights {
-  std::vector<float> attention_norm;
-  std::vector<float> query;
-  std::vector<float> key;
-  std::vector<float> value;
-  std::vector<float> attention_output;
-  std::vector<float> feed_forward_norm;
-  std::vector<float> gate;
-  std::vector<float> up;
-  std::vector<float> down;
+  Floats attention_norm;
+  Floats query;
+  Floats key;
+  Floats value;
+  Floats attention_output;
+  Floats feed_forward_norm;
+  Floats gate;
+  Floats up;
+  Floats down;
 };
 
 /// Everything that a forward pass reads.
 struct Model {
   ModelConfig config{};
-  std::vector<float> embedding;  ///< (vocabulary, width)
+  Floats embedding;  ///< (vocabulary, width)
   std::vector<LayerWeights> layers;
-  std::vector<float> output_norm;
-  std::vector<float> output;  ///< (vocabulary, width); empty where it is the embedding
+  Floats output_norm;
+  Floats output;  ///< (vocabulary, width); empty where it is the embedding
 
-  [[nodiscard]] const std::vector<float>& output_weights() const noexcept {
+  [[nodiscard]] const Floats& output_weights() const noexcept {
     return output.empty() ? embedding : output;
   }
 };
@@ -100,8 +101,8 @@ namespace detail {
           ErrorCode::unsupported, file.name(), ": heads have ", config.key_dim, " and ",
           config.value_dim, " numbers, expected 1 to 1024");
   require(config.rotated_dims <= config.key_dim && config.rotated_dims % 2 == 0, ErrorCode::format,
-          file.name(), ": RoPE turns ", config.rotated_dims, " numbers, expected an even number up to ",
-          config.key_dim);
+          file.name(), ": RoPE turns ", config.rotated_dims,
+          " numbers, expected an even number up to ", config.key_dim);
   if (file.has("llama.rope.freq_base")) {
     config.rope_base = file.number("llama.rope.freq_base");
   }
@@ -132,7 +133,7 @@ namespace detail {
   const auto read = [&](const std::string& name, std::vector<std::int64_t> shape) {
     const GgufTensor& tensor = file.tensor(name + ".weight", shape);
     used.insert(tensor.name);
-    std::vector<float> numbers(tensor.num_elements);
+    Floats numbers(tensor.num_elements);
     dequantize(tensor.type, tensor.bytes, numbers);
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       require(std::isfinite(numbers[i]), ErrorCode::non_finite, file.name(), ": tensor ",

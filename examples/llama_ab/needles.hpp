@@ -38,19 +38,17 @@ struct Haystack {
 struct NeedleRow {
   std::string cache;
   std::int64_t context = 0;
-  std::vector<bool> hits;       ///< by depth
-  std::int64_t copied = 0;      ///< tokens of the random string, up to the first wrong one
+  std::vector<bool> hits;   ///< by depth
+  std::int64_t copied = 0;  ///< tokens of the random string, up to the first wrong one
   std::int64_t copy_tokens = 0;
-  double answer_loss = 0;       ///< mean -log probability of the answers' tokens, facts and string
+  double answer_loss = 0;  ///< mean -log probability of the answers' tokens, facts and string
 
-  [[nodiscard]] std::int64_t num_hits() const {
-    return std::count(hits.begin(), hits.end(), true);
-  }
+  [[nodiscard]] std::int64_t num_hits() const { return std::count(hits.begin(), hits.end(), true); }
 };
 
 inline constexpr std::array<std::string_view, 10> needle_things{
-    "red door",   "blue lamp",  "old clock",   "green boat",   "silver key",
-    "iron gate",  "black cat",  "white horse", "golden ring",  "wooden box"};
+    "red door",  "blue lamp", "old clock",   "green boat",  "silver key",
+    "iron gate", "black cat", "white horse", "golden ring", "wooden box"};
 
 /// Hides ten facts and a string in a filler text, `context` tokens in all with room for questions.
 /// @throws turboquant::Error(out_of_range) where the filler is too short
@@ -90,8 +88,8 @@ inline constexpr std::array<std::string_view, 10> needle_things{
     taken += static_cast<std::int64_t>(needle.size());
   }
   const std::int64_t straw = context - room - taken;
-  require(straw >= 20 && straw <= static_cast<std::int64_t>(filler.size()),
-          ErrorCode::out_of_range, "needles: a context of ", context, " tokens needs ", straw,
+  require(straw >= 20 && straw <= static_cast<std::int64_t>(filler.size()), ErrorCode::out_of_range,
+          "needles: a context of ", context, " tokens needs ", straw,
           " tokens of text, expected 20 to ", filler.size());
   // Needle i after (i + 1/2) tenths of the text, the string after half of it.
   std::size_t used = 0;
@@ -136,8 +134,8 @@ struct Answer {
     bool right = true;
     for (std::size_t i = 0; i < question.answer.size(); ++i) {
       const TokenId token = question.answer[i];
-      const LogitDistance row = kernels().compare(logits.data(), logits.data(),
-                                                  static_cast<std::int64_t>(vocabulary));
+      const LogitDistance row =
+          kernels().compare(logits.data(), logits.data(), static_cast<std::int64_t>(vocabulary));
       right = right && row.exact_top == token;
       answer.right += right ? 1 : 0;
       answer.loss +=
@@ -169,11 +167,11 @@ struct Answer {
     const std::unique_ptr<SequenceCache> cache = make_cache(model.config, plan, mode, exec);
     for (std::int64_t at = 0; at < tokens;) {
       const std::int64_t count = (std::min)(chunk, tokens - at);
-      static_cast<void>(decoder.forward(*cache,
-                                        std::span(haystack.tokens)
-                                            .subspan(static_cast<std::size_t>(at),
-                                                     static_cast<std::size_t>(count)),
-                                        0));
+      static_cast<void>(decoder.forward(
+          *cache,
+          std::span(haystack.tokens)
+              .subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)),
+          0));
       at += count;
       progress.advance(count);
     }

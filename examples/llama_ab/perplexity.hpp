@@ -21,10 +21,10 @@ namespace llama_ab {
 /// Sums over predictions.
 struct PredictionSums {
   std::int64_t count = 0;
-  double loss = 0;         ///< of -log probability of the token that came
-  double gain = 0;         ///< of the loss minus the exact cache's
+  double loss = 0;  ///< of -log probability of the token that came
+  double gain = 0;  ///< of the loss minus the exact cache's
   double squared_gain = 0;
-  double divergence = 0;   ///< of KL(exact, this)
+  double divergence = 0;  ///< of KL(exact, this)
   std::int64_t same_top = 0;
 
   [[nodiscard]] double mean(double sum) const {
@@ -61,9 +61,9 @@ struct PerplexityRow {
   PredictionSums decode;   ///< of single steps
   double prefill_seconds = 0;
   double decode_seconds = 0;
-  std::int64_t tokens = 0;      ///< in the cache at the end
-  std::size_t bytes = 0;        ///< of them
-  std::size_t peak_bytes = 0;   ///< of the library
+  std::int64_t tokens = 0;     ///< in the cache at the end
+  std::size_t bytes = 0;       ///< of them
+  std::size_t peak_bytes = 0;  ///< of the library
 
   [[nodiscard]] PredictionSums all() const {
     PredictionSums sums = prefill;
@@ -91,9 +91,9 @@ namespace detail {
       "llama_ab::compare_logits",
       Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::size_t>>(exec, 0, next.size()),
       [&](const std::size_t row) {
-        distances[row] = kernels().compare(exact.data() + row * vocabulary,
-                                           other.data() + row * vocabulary,
-                                           static_cast<std::int64_t>(vocabulary));
+        distances[row] =
+            kernels().compare(exact.data() + row * vocabulary, other.data() + row * vocabulary,
+                              static_cast<std::int64_t>(vocabulary));
       });
   exec.fence();
   PredictionSums sums;
@@ -151,8 +151,7 @@ namespace detail {
       return logits;
     };
     const std::span<const float> truth = take(exact, *reference, rows[0]);
-    (decode ? rows[0].decode : rows[0].prefill) +=
-        detail::compare_logits(exec, truth, truth, next);
+    (decode ? rows[0].decode : rows[0].prefill) += detail::compare_logits(exec, truth, truth, next);
     progress.advance(count);
     for (std::size_t i = 0; i < caches.size(); ++i) {
       PerplexityRow& row = rows[i + 1];

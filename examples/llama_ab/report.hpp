@@ -83,7 +83,8 @@ namespace detail {
 
 inline constexpr const char* perplexity_legend =
     "delta, +-     perplexity over that of exact bf16 rows, minus 1; its standard error\n"
-    "KL, top-1     mean Kullback-Leibler divergence of the predictions from those with exact rows,\n"
+    "KL, top-1     mean Kullback-Leibler divergence of the predictions from those with exact "
+    "rows,\n"
     "              in nats; same most likely token\n"
     "KV bytes      of all tokens at the end, as allocated: codes, scales, exact windows, tables\n"
     "decode        the last tokens, one by one\n";

@@ -126,8 +126,7 @@ inline void read_q6_k(const std::byte* block, float* out) noexcept {
         const unsigned four = part < 2 ? byte & 15U : byte >> 4U;
         const unsigned two = byte_at(upper, i) >> 2U * part & 3U;
         const float code = static_cast<float>(four | two << 4U) - 32.0F;
-        out[half * 128 + part * 32 + i] =
-            scale * signed_byte(scales, 2 * part + i / 16) * code;
+        out[half * 128 + part * 32 + i] = scale * signed_byte(scales, 2 * part + i / 16) * code;
       }
     }
   }
@@ -138,8 +137,8 @@ inline void read_block(TensorType type, const std::byte* block, float* out) noex
     case TensorType::f32: std::memcpy(out, block, sizeof(float)); break;
     case TensorType::f16: *out = half_at(block); break;
     case TensorType::bf16:
-      *out = turboquant::bfloat16{
-          static_cast<std::uint16_t>(byte_at(block, 0) | byte_at(block, 1) << 8U)}
+      *out = turboquant::bfloat16{static_cast<std::uint16_t>(byte_at(block, 0) | byte_at(block, 1)
+                                                                                     << 8U)}
                  .to_float();
       break;
     case TensorType::q4_0: {
@@ -165,15 +164,15 @@ inline void read_block(TensorType type, const std::byte* block, float* out) noex
 /// @throws turboquant::Error(shape_mismatch) for other sizes
 inline void dequantize(TensorType type, std::span<const std::byte> bytes, std::span<float> out) {
   const TensorTypeTraits* const traits = find_tensor_type(static_cast<std::uint32_t>(type));
-  turboquant::require(traits != nullptr, turboquant::ErrorCode::unsupported,
-                      "dequantize: type is ", static_cast<std::uint32_t>(type),
-                      ", expected a known one");
-  turboquant::require(out.size() % traits->block_numbers == 0 &&
-                          bytes.size() / traits->block_bytes == out.size() / traits->block_numbers &&
-                          bytes.size() % traits->block_bytes == 0,
-                      turboquant::ErrorCode::shape_mismatch, "dequantize: ", bytes.size(),
-                      " bytes of ", traits->name, " for ", out.size(), " numbers, expected ",
-                      traits->block_bytes, " bytes for every ", traits->block_numbers);
+  turboquant::require(traits != nullptr, turboquant::ErrorCode::unsupported, "dequantize: type is ",
+                      static_cast<std::uint32_t>(type), ", expected a known one");
+  turboquant::require(
+      out.size() % traits->block_numbers == 0 &&
+          bytes.size() / traits->block_bytes == out.size() / traits->block_numbers &&
+          bytes.size() % traits->block_bytes == 0,
+      turboquant::ErrorCode::shape_mismatch, "dequantize: ", bytes.size(), " bytes of ",
+      traits->name, " for ", out.size(), " numbers, expected ", traits->block_bytes,
+      " bytes for every ", traits->block_numbers);
   for (std::size_t i = 0; i < out.size() / traits->block_numbers; ++i) {
     detail::read_block(type, bytes.data() + i * traits->block_bytes,
                        out.data() + i * traits->block_numbers);

@@ -203,8 +203,8 @@ class Tokenizer {
       const auto byte = static_cast<unsigned char>(piece[i]);
       require(byte_ids_[byte] >= 0, ErrorCode::unsupported, "Tokenizer::encode: byte ",
               static_cast<int>(byte), " has no token in this vocabulary");
-      symbols.push_back({byte_ids_[byte], i == 0 ? none : i - 1,
-                         i + 1 < piece.size() ? i + 1 : none});
+      symbols.push_back(
+          {byte_ids_[byte], i == 0 ? none : i - 1, i + 1 < piece.size() ? i + 1 : none});
     }
     std::priority_queue<Candidate> queue;
     const auto consider = [&](std::size_t left) {
@@ -226,8 +226,7 @@ class Tokenizer {
       queue.pop();
       Symbol& left = symbols[best.left];
       // The pair may have been changed since: its members by other merges, a dead one has id -1.
-      if (left.id != best.left_id || left.next == none ||
-          symbols[left.next].id != best.right_id) {
+      if (left.id != best.left_id || left.next == none || symbols[left.next].id != best.right_id) {
         continue;
       }
       Symbol& right = symbols[left.next];
