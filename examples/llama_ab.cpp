@@ -5,6 +5,7 @@
 // facts are found again. Exit code: 0; 2 for a wrong file or argument; 1 when an output cannot be
 // written. Errors are one line on stderr.
 
+#include "llama_ab/calibration.hpp"
 #include "llama_ab/decoder.hpp"
 #include "llama_ab/needles.hpp"
 #include "llama_ab/perplexity.hpp"
@@ -40,6 +41,11 @@ struct Arguments {
   std::string model;
   std::string text = LLAMA_AB_TEXT;
   std::vector<std::string> caches;
+  std::vector<std::string> plans;
+  std::string calibrate;
+  std::string budget = "tq_k3v3";
+  std::string measure = "predictions";
+  double shadow = 0;
   std::string mode = "full_tq";
   std::string json;
   std::string logits;
@@ -140,10 +146,17 @@ int evaluate(const Arguments& arguments) {
           ErrorCode::format, name, ": has ", tokenizer.vocabulary(), " tokens and embeddings for ",
           model.config.vocabulary);
   std::vector<CachePlan> plans;
-  for (const std::string& cache :
-       arguments.caches.empty() ? default_caches(arguments.full) : arguments.caches) {
+  const bool usual =
+      arguments.caches.empty() && arguments.plans.empty() && arguments.calibrate.empty();
+  for (const std::string& cache : usual ? default_caches(arguments.full) : arguments.caches) {
     plans.push_back(parse_plan(cache, model.config));
   }
+  for (const std::string& plan : arguments.plans) {
+    plans.push_back(parse_plan("@" + plan, model.config));
+  }
+  const CachePlan budget = parse_plan(arguments.budget, model.config);
+  require(arguments.calibrate.empty() || budget.codec.has_value(), ErrorCode::invalid_argument,
+          "--budget ", turboquant::detail::in_quotes(arguments.budget), ": expected a preset");
   const CacheMode mode = turboquant::parse_cache_mode(arguments.mode);
   const std::vector<TokenId> all = tokenizer.encode(text);
   const std::int64_t wanted =
@@ -153,6 +166,10 @@ int evaluate(const Arguments& arguments) {
           "--tokens is ", wanted, ", expected at most ",
           (std::min)(available - 1, model.config.context), " (text and context of the model)");
   const std::vector<TokenId> ids(all.begin(), all.begin() + wanted + 1);
+  const std::int64_t rest = available - wanted - 1;
+  require(arguments.calibrate.empty() || rest >= 128, ErrorCode::out_of_range,
+          "--calibrate: ", rest,
+          " tokens of the text are not predicted, expected at least 128 to calibrate with");
   // The usual contexts as far as the text reaches; those that were asked for must fit.
   std::vector<std::int64_t> contexts = arguments.contexts;
   if (contexts.empty()) {
@@ -181,6 +198,27 @@ int evaluate(const Arguments& arguments) {
   if (!arguments.logits.empty()) {
     return write_logits(arguments, model, exec, {ids.begin(), ids.end() - 1});
   }
+  if (!arguments.calibrate.empty()) {
+    const auto begin = all.begin() + wanted + 1;
+    const std::vector<TokenId> prompt(begin, begin + (std::min<std::int64_t>)(rest, 512));
+    const turboquant::TileFormat& format = budget.codec->format;
+    const turboquant::BitAllocation allocation = calibrate(
+        model, exec, prompt,
+        {.key_codec = format.key_codec,
+         .key_bits = format.key_bits,
+         .value_codec = format.value_codec,
+         .value_bits = format.value_bits,
+         .value_group =
+             format.value_codec == turboquant::ValueCodec::grouped ? format.value_group : 0},
+        arguments.measure == "attention" ? CalibrateBy::attention : CalibrateBy::predictions,
+        arguments.chunk);
+    turboquant::save_bit_plan(arguments.calibrate, allocation.plan);
+    std::cout << "plan of " << allocation.bytes << " bytes a token, from " << prompt.size()
+              << " tokens behind those predicted\n"
+              << plan_text(allocation.plan) << '\n';
+    plans.push_back(budget);
+    plans.push_back(parse_plan("@" + arguments.calibrate, model.config));
+  }
   nlohmann::ordered_json report;
   report["command"] = arguments.command;
   report["model"] = name;
@@ -192,11 +230,18 @@ int evaluate(const Arguments& arguments) {
   std::cout << name << ", " << wanted << " tokens of " << report["text"].get<std::string>()
             << ", mode " << arguments.mode << ", chunks of " << arguments.chunk << ", "
             << exec.concurrency() << " threads, " << kernels().name << "\n\n";
-  const std::vector<PerplexityRow> rows = measure_perplexity(
-      model, exec, ids, plans,
-      {.chunk = arguments.chunk, .decode_tokens = arguments.decode, .mode = mode});
+  const std::vector<PerplexityRow> rows = measure_perplexity(model, exec, ids, plans,
+                                                             {.chunk = arguments.chunk,
+                                                              .decode_tokens = arguments.decode,
+                                                              .mode = mode,
+                                                              .shadow = arguments.shadow});
   std::cout << perplexity_text(rows) << '\n' << std::flush;
   report["perplexity"] = perplexity_json(rows);
+  for (const PerplexityRow& row : rows) {
+    if (row.shadow.sampled_steps > 0) {
+      std::cout << row.cache << ": attention beside the engine's, " << row.shadow.to_text() << '\n';
+    }
+  }
   std::vector<NeedleRow> needles;
   for (std::size_t i = 0; i < haystacks.size(); ++i) {
     const std::vector<NeedleRow> found =
@@ -241,6 +286,21 @@ int main(int argc, char** argv) {
                  std::string("may be repeated: ") + std::string(plan_help))
       ->expected(1)
       ->take_all();
+  app.add_option("--plan", arguments.plans, "a bit plan to evaluate, JSON; may be repeated")
+      ->expected(1)
+      ->take_all();
+  app.add_option("--calibrate", arguments.calibrate,
+                 "measure which layers need their bits, write the best plan to this file, and "
+                 "evaluate it");
+  app.add_option("--budget", arguments.budget, "of --calibrate: no more bytes than this preset")
+      ->capture_default_str();
+  app.add_option("--measure", arguments.measure,
+                 "of --calibrate: predictions of the model or attention outputs of layers")
+      ->check(CLI::IsMember({"predictions", "attention"}))
+      ->capture_default_str();
+  app.add_option("--shadow", arguments.shadow,
+                 "in mode capture_only, compare this share of the decode steps, 0 to 1")
+      ->check(CLI::Range(0.0, 1.0));
   app.add_option("--mode", arguments.mode, "off, capture_only, hybrid or full_tq")
       ->capture_default_str();
   const CLI::Range counts(std::int64_t{1}, std::int64_t{1} << 20U);

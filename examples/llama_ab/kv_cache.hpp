@@ -8,6 +8,7 @@
 #include "kernels.hpp"
 
 #include <turboquant/runtime/cache_manager.hpp>
+#include <turboquant/runtime/shadow_compare.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -66,6 +67,8 @@ class SequenceCache {
   [[nodiscard]] virtual std::size_t bytes() const = 0;
   /// The most bytes that the library has held at once, scratch memory included.
   [[nodiscard]] virtual std::size_t peak_bytes() const = 0;
+  /// What a comparison with the compressed cache has found while the engine computed attention.
+  [[nodiscard]] virtual turboquant::ShadowReport shadow_report() const = 0;
 };
 
 /// An engine's own cache of one layer: exact rows.
@@ -102,11 +105,14 @@ class KvCache final : public SequenceCache {
  public:
   using Manager = turboquant::CacheManager<Space, T>;
 
-  KvCache(const ModelConfig& config, const CachePlan& plan, CacheMode mode, const Exec& exec)
+  /// @param shadow of the decode steps that the engine computes itself, the share that is compared
+  KvCache(const ModelConfig& config, const CachePlan& plan, CacheMode mode, const Exec& exec,
+          double shadow)
       : config_(config),
         mode_(turboquant::traits_of(mode)),
         exec_(exec),
         manager_({.layers = plan.layers(config), .mode = mode}),
+        shadow_(manager_, {.sample_fraction = shadow}),
         sequence_(manager_.open()) {
     if (mode_.engine_cache != EngineCache::none) {
       rows_.assign(
@@ -160,23 +166,17 @@ class KvCache final : public SequenceCache {
     ExactRows<T>& own = rows_[static_cast<std::size_t>(step.layer)];
     own.append(keys_, values_);
     attend_exactly(step, own);
+    if (kind == Step::decode && mode_.stores) {
+      if (step.layer == 0) {
+        static_cast<void>(shadow_.begin_step());
+      }
+      static_cast<void>(shadow_.compare(
+          exec_, step.layer, sequence, View4<const float>(step.queries, 1, rows, heads, key_dim),
+          View4<const float>(step.output, 1, rows, heads, value_dim)));
+    }
   }
 
   void advance(std::int64_t count) noexcept override { length_ += count; }
-
-  /// Attention of new tokens that only looks, for comparison; see `CacheManager::shadow_attend`.
-  /// @param queries (count, query_heads, key_dim) of the newest tokens, at most 8
-  void shadow(std::int64_t layer, std::int64_t count, const float* queries, float* output) {
-    const std::vector<SequenceId> sequence{sequence_};
-    const auto rows = static_cast<std::size_t>(count);
-    const auto heads = static_cast<std::size_t>(config_.query_heads);
-    lse_.resize(rows * heads);
-    manager_.shadow_attend(
-        exec_, layer, sequence,
-        View4<const float>(queries, 1, rows, heads, static_cast<std::size_t>(config_.key_dim)),
-        View4<float>(output, 1, rows, heads, static_cast<std::size_t>(config_.value_dim)),
-        View3<float>(lse_.data(), 1, rows, heads));
-  }
 
   void branch(const std::function<void()>& work) override {
     const SequenceId trunk = sequence_;
@@ -208,6 +208,7 @@ class KvCache final : public SequenceCache {
     return total;
   }
   [[nodiscard]] std::size_t peak_bytes() const override { return manager_.ledger()->peak(); }
+  [[nodiscard]] turboquant::ShadowReport shadow_report() const override { return shadow_.report(); }
 
  private:
   template <class Number>
@@ -274,6 +275,7 @@ class KvCache final : public SequenceCache {
   turboquant::CacheModeTraits mode_;
   Exec exec_;
   Manager manager_;
+  turboquant::ShadowCompare<Space, T> shadow_;
   SequenceId sequence_;
   std::int64_t length_ = 0;
   std::vector<ExactRows<T>> rows_;  ///< one a layer, or none
@@ -286,13 +288,13 @@ class KvCache final : public SequenceCache {
 /// The cache that a plan describes. Exact rows are the engine's own in every mode.
 [[nodiscard]] inline std::unique_ptr<SequenceCache> make_cache(const ModelConfig& config,
                                                                const CachePlan& plan,
-                                                               CacheMode mode, const Exec& exec) {
+                                                               CacheMode mode, const Exec& exec,
+                                                               double shadow = 0) {
+  const CacheMode chosen = plan.exact() ? CacheMode::off : mode;
   if (plan.single_precision) {
-    return std::make_unique<KvCache<float>>(config, plan, plan.exact() ? CacheMode::off : mode,
-                                            exec);
+    return std::make_unique<KvCache<float>>(config, plan, chosen, exec, shadow);
   }
-  return std::make_unique<KvCache<bfloat16>>(config, plan, plan.exact() ? CacheMode::off : mode,
-                                             exec);
+  return std::make_unique<KvCache<bfloat16>>(config, plan, chosen, exec, shadow);
 }
 
 }  // namespace llama_ab

@@ -8,7 +8,7 @@
 
 #include <turboquant/base/error.hpp>
 
-#include <array>
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -135,11 +135,11 @@ namespace detail {
     used.insert(tensor.name);
     Floats numbers(tensor.num_elements);
     dequantize(tensor.type, tensor.bytes, numbers);
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      require(std::isfinite(numbers[i]), ErrorCode::non_finite, file.name(), ": tensor ",
-              turboquant::detail::in_quotes(tensor.name), " has a number that is not finite at ",
-              i);
-    }
+    const auto bad = std::find_if(numbers.begin(), numbers.end(),
+                                  [](float number) { return !std::isfinite(number); });
+    require(bad == numbers.end(), ErrorCode::non_finite, file.name(), ": tensor ",
+            turboquant::detail::in_quotes(tensor.name), " has a number that is not finite at ",
+            bad - numbers.begin());
     return numbers;
   };
   const auto embedding = file.tensors().find("token_embd.weight");

@@ -61,6 +61,7 @@ struct PerplexityRow {
   PredictionSums decode;   ///< of single steps
   double prefill_seconds = 0;
   double decode_seconds = 0;
+  turboquant::ShadowReport shadow{};
   std::int64_t tokens = 0;     ///< in the cache at the end
   std::size_t bytes = 0;       ///< of them
   std::size_t peak_bytes = 0;  ///< of the library
@@ -76,6 +77,7 @@ struct PerplexityOptions {
   std::int64_t chunk = 64;          ///< tokens of a prefill step
   std::int64_t decode_tokens = 64;  ///< the last tokens, taken one by one
   CacheMode mode = CacheMode::full_tq;
+  double shadow = 0;  ///< share of decode steps that are compared in mode capture_only
 };
 
 namespace detail {
@@ -132,7 +134,7 @@ namespace detail {
   std::vector<PerplexityRow> rows(1);
   rows[0].cache = "bf16";
   for (const CachePlan& plan : plans) {
-    caches.push_back(make_cache(model.config, plan, options.mode, exec));
+    caches.push_back(make_cache(model.config, plan, options.mode, exec, options.shadow));
     rows.emplace_back();
     rows.back().cache = plan.name;
   }
@@ -166,6 +168,7 @@ namespace detail {
     rows[i].tokens = cache.length();
     rows[i].bytes = cache.bytes();
     rows[i].peak_bytes = cache.peak_bytes();
+    rows[i].shadow = cache.shadow_report();
   }
   return rows;
 }

@@ -131,6 +131,15 @@ inline constexpr const char* needles_legend =
     line["kv_bytes"] = row.bytes;
     line["kv_peak_bytes"] = row.peak_bytes;
     line["prefill_tokens_per_second"] = detail::rate(row.prefill.count, row.prefill_seconds);
+    if (row.shadow.sampled_steps > 0) {
+      nlohmann::ordered_json shadow;
+      shadow["steps"] = row.shadow.steps;
+      shadow["compared_steps"] = row.shadow.sampled_steps;
+      for (const turboquant::ShadowLayer& layer : row.shadow.layers) {
+        shadow["output_error_by_layer"].push_back(layer.output_error);
+      }
+      line["shadow"] = std::move(shadow);
+    }
     line["decode_tokens_per_second"] = detail::rate(row.decode.count, row.decode_seconds);
     list.push_back(std::move(line));
   }
