@@ -169,10 +169,10 @@ inline void require_job(const EncodeJob& job, std::int64_t index, const TileForm
   require(job.count == 0 || (job.keys.data != nullptr && job.values.data != nullptr),
           ErrorCode::invalid_argument, "encode_tiles: jobs[", index,
           "].keys or values is null, expected ", job.count, " rows");
-  check(is_row_type(job.keys.type), "keys.type", static_cast<int>(job.keys.type),
-        "float32, float16 or bfloat16");
-  check(is_row_type(job.values.type), "values.type", static_cast<int>(job.values.type),
-        "float32, float16 or bfloat16");
+  check_field(is_row_type(job.keys.type), "keys.type", static_cast<int>(job.keys.type),
+              "float32, float16 or bfloat16");
+  check_field(is_row_type(job.values.type), "values.type", static_cast<int>(job.values.type),
+              "float32, float16 or bfloat16");
 }
 
 }  // namespace detail

@@ -57,7 +57,8 @@ inline void require_plan_layers(const char* caller, std::int64_t num_layers) {
 /// that tiles do not have; each names the field, its value and what is supported.
 inline void require_valid(const LayerCodec& codec, const char* caller = "LayerCodec",
                           std::int64_t layer = 0) {
-  const auto check = [&](bool good, const char* field, std::int64_t value, const char* expected) {
+  const auto check_field = [&](bool good, const char* field, std::int64_t value,
+                               const char* expected) {
     require(good, ErrorCode::unsupported, caller, ": layers[", layer, "].", field, " is ", value,
             ", expected ", expected);
   };
@@ -71,25 +72,25 @@ inline void require_valid(const LayerCodec& codec, const char* caller = "LayerCo
              static_cast<int>(ValueCodec::codebook), "grouped or codebook");
   switch (codec.key_codec) {
     case KeyCodec::mse:
-      check(codec.key_bits >= 2 && codec.key_bits <= 4, "key_bits", codec.key_bits,
-            "2, 3 or 4 for mse keys");
+      check_field(codec.key_bits >= 2 && codec.key_bits <= 4, "key_bits", codec.key_bits,
+                  "2, 3 or 4 for mse keys");
       break;
     case KeyCodec::inner_product:
-      check(codec.key_bits == 3 || codec.key_bits == 4, "key_bits", codec.key_bits,
-            "3 or 4 for inner_product keys");
+      check_field(codec.key_bits == 3 || codec.key_bits == 4, "key_bits", codec.key_bits,
+                  "3 or 4 for inner_product keys");
       break;
     case KeyCodec::float8:
-      check(codec.key_bits == 8, "key_bits", codec.key_bits, "8 for float8 keys");
+      check_field(codec.key_bits == 8, "key_bits", codec.key_bits, "8 for float8 keys");
       break;
   }
-  check(codec.value_bits >= 2 && codec.value_bits <= 4, "value_bits", codec.value_bits,
-        "2, 3 or 4");
-  check(codec.value_group >= 0 && codec.value_group % 8 == 0, "value_group", codec.value_group,
-        "0 (the whole head) or a multiple of 8");
-  check(codec.value_group == 0 || codec.value_codec == ValueCodec::grouped, "value_group",
-        codec.value_group, "0 for codebook values");
-  check(!codec.norm_correction || codec.key_codec == KeyCodec::mse, "norm_correction", 1,
-        "0 for keys that are not mse");
+  check_field(codec.value_bits >= 2 && codec.value_bits <= 4, "value_bits", codec.value_bits,
+              "2, 3 or 4");
+  check_field(codec.value_group >= 0 && codec.value_group % 8 == 0, "value_group",
+              codec.value_group, "0 (the whole head) or a multiple of 8");
+  check_field(codec.value_group == 0 || codec.value_codec == ValueCodec::grouped, "value_group",
+              codec.value_group, "0 for codebook values");
+  check_field(!codec.norm_correction || codec.key_codec == KeyCodec::mse, "norm_correction", 1,
+              "0 for keys that are not mse");
 }
 
 /// Checks every codec of a plan.
