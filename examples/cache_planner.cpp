@@ -193,8 +193,8 @@ std::string ratio(std::int64_t ours, std::int64_t theirs) {
 std::string memory_text(const std::string& memory, std::int64_t bytes) {
   std::string text = std::to_string(bytes) + " bytes";
   if (!memory.empty() && memory.find_first_not_of("0123456789") == std::string::npos) {
-    text += " (--memory " + memory + " has no unit, which means bytes; for example " + memory +
-            "GiB)";
+    text +=
+        " (--memory " + memory + " has no unit, which means bytes; for example " + memory + "GiB)";
   }
   return text;
 }

@@ -361,9 +361,9 @@ TEST_CASE("jobs outside their domain are refused before anything is written") {
         "encode_tiles: jobs[1].values.type is 255, expected float32, float16 or bfloat16");
   RowView wrong = dense_rows(rows.data(), 1, 128);
   wrong.type = static_cast<RowType>(3);
-  CHECK(test::error_of(ErrorCode::invalid_argument,
-                       [&] { (void)first_non_finite(Exec(), wrong, 1, 1, 128); }) ==
-        "first_non_finite: rows.type is 3, expected float32, float16 or bfloat16");
+  CHECK(test::error_of(ErrorCode::invalid_argument, [&] {
+          (void)first_non_finite(Exec(), wrong, 1, 1, 128);
+        }) == "first_non_finite: rows.type is 3, expected float32, float16 or bfloat16");
   CHECK(message([](EncodeJob& job) { job.tile = nullptr; }) ==
         "encode_tiles: jobs[1].tile is null, expected memory");
   CHECK(message([](EncodeJob& job) { job.tile += 2; }) ==
@@ -378,14 +378,12 @@ TEST_CASE("numbers that are no scale rule are refused") {
   for (const int wrong : {-1, 4, 1 << 20}) {
     for (const bool of_keys : {true, false}) {
       TileCodecOptions options;
-      (of_keys ? options.key_scale_rule : options.value_scale_rule) =
-          static_cast<ScaleRule>(wrong);
-      const std::string message = test::error_of(
-          ErrorCode::invalid_argument, [&] { const TileCodec<Memory> codec(options); });
-      CHECK(message == std::string("TileCodec: ") +
-                           (of_keys ? "key_scale_rule is " : "value_scale_rule is ") +
-                           std::to_string(wrong) +
-                           ", expected plain, unit, least_squares or unbiased");
+      (of_keys ? options.key_scale_rule : options.value_scale_rule) = static_cast<ScaleRule>(wrong);
+      const std::string message = test::error_of(ErrorCode::invalid_argument,
+                                                 [&] { const TileCodec<Memory> codec(options); });
+      CHECK(message ==
+            std::string("TileCodec: ") + (of_keys ? "key_scale_rule is " : "value_scale_rule is ") +
+                std::to_string(wrong) + ", expected plain, unit, least_squares or unbiased");
     }
   }
 }

@@ -115,9 +115,9 @@ TEST_CASE("one layer, no layer, one choice") {
 
 TEST_CASE("impossible budgets and impossible choices are refused") {
   const auto layers = measured(4, 2);
-  CHECK(mentions(
-      error_of(ErrorCode::capacity, [&] { (void)allocate_bits(layers, 4 * 8 * 68 - 1); }),
-      "budget_bytes is 2175, expected at least 2176"));
+  CHECK(
+      mentions(error_of(ErrorCode::capacity, [&] { (void)allocate_bits(layers, 4 * 8 * 68 - 1); }),
+               "budget_bytes is 2175, expected at least 2176"));
   auto wrong = layers;
   wrong[3][1].codec.key_bits = 7;
   CHECK(mentions(error_of(ErrorCode::unsupported, [&] { (void)allocate_bits(wrong, 1 << 20); }),
@@ -129,10 +129,8 @@ TEST_CASE("impossible budgets and impossible choices are refused") {
   const std::vector<std::vector<BitChoice>> many(10'001);
   CHECK(mentions(error_of(ErrorCode::invalid_argument, [&] { (void)allocate_bits(many, 0); }),
                  "num_layers is 10001"));
-  CHECK(mentions(error_of(ErrorCode::shape_mismatch,
-                          [] {
-                            (void)bit_choices(shape, default_codec_choices(),
-                                              std::vector<double>(8));
-                          }),
-                 "errors.size() is 8, expected that of codecs, 9"));
+  CHECK(mentions(
+      error_of(ErrorCode::shape_mismatch,
+               [] { (void)bit_choices(shape, default_codec_choices(), std::vector<double>(8)); }),
+      "errors.size() is 8, expected that of codecs, 9"));
 }

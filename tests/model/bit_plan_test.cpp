@@ -18,8 +18,7 @@ using turboquant::test::mentions;
 namespace {
 
 /// Mse keys and values of the given bits.
-constexpr LayerCodec bits(int key_bits, int value_bits,
-                          ValueCodec values = ValueCodec::codebook) {
+constexpr LayerCodec bits(int key_bits, int value_bits, ValueCodec values = ValueCodec::codebook) {
   return {.key_bits = key_bits, .value_codec = values, .value_bits = value_bits};
 }
 
@@ -34,7 +33,8 @@ std::vector<int> key_bits_of(const BitPlan& plan) {
 }  // namespace
 
 TEST_CASE("bytes of a slot are codes and fp16 scales, nothing else") {
-  // Head size 128: 16 bytes a bit; a key has one scale, a sketch another, values one or two a group.
+  // Head size 128: 16 bytes a bit; a key has one scale, a sketch another, values one or two a
+  // group.
   CHECK(slot_bytes(bits(2, 2), 128, 128) == 32 + 2 + 32 + 2);
   CHECK(slot_bytes(bits(3, 3), 128, 128) == 48 + 2 + 48 + 2);
   CHECK(slot_bytes(bits(4, 4), 128, 128) == 64 + 2 + 64 + 2);
@@ -105,12 +105,12 @@ TEST_CASE("the first layers get more key bits, and no layer gets fewer") {
   mixed.layers[2]->key_codec = KeyCodec::float8;
   mixed.layers[2]->key_bits = 8;
   CHECK(key_bits_of(initial_layers_key_bits(mixed, 3, 3)) == std::vector<int>{0, 3, 8});
-  CHECK(mentions(error_of(ErrorCode::unsupported,
-                          [&] { (void)initial_layers_key_bits(plan, 2, 5); }),
-                 "key_bits is 5, expected 2, 3 or 4"));
-  CHECK(mentions(error_of(ErrorCode::invalid_argument,
-                          [&] { (void)initial_layers_key_bits(plan, -1, 4); }),
-                 "n is -1"));
+  CHECK(
+      mentions(error_of(ErrorCode::unsupported, [&] { (void)initial_layers_key_bits(plan, 2, 5); }),
+               "key_bits is 5, expected 2, 3 or 4"));
+  CHECK(mentions(
+      error_of(ErrorCode::invalid_argument, [&] { (void)initial_layers_key_bits(plan, -1, 4); }),
+      "n is -1"));
 }
 
 TEST_CASE("what tiles do not have is refused, with layer, field, value and expectation") {
@@ -134,7 +134,8 @@ TEST_CASE("what tiles do not have is refused, with layer, field, value and expec
   CHECK(mentions(message(ErrorCode::unsupported, codec), "norm_correction is 1"));
   codec = bits(2, 2);
   codec.value_group = 32;
-  CHECK(mentions(message(ErrorCode::unsupported, codec), "value_group is 32, expected 0 for codebook"));
+  CHECK(mentions(message(ErrorCode::unsupported, codec),
+                 "value_group is 32, expected 0 for codebook"));
   codec.value_codec = ValueCodec::grouped;
   codec.value_group = 12;
   CHECK(mentions(message(ErrorCode::unsupported, codec), "value_group is 12"));
@@ -172,10 +173,14 @@ TEST_CASE("sizes that do not fit are refused") {
                           [&] { (void)layer_bytes_per_token(bits(3, 3), LayerShape{}); }),
                  "kv_heads is 0"));
   CHECK(mentions(error_of(ErrorCode::invalid_argument,
-                          [&] { (void)layer_bytes_per_token({}, LayerShape{-1, 64, 64}); }),
+                          [&] {
+                            (void)layer_bytes_per_token({}, LayerShape{-1, 64, 64});
+                          }),
                  "kv_heads is -1"));
   CHECK(mentions(error_of(ErrorCode::invalid_argument,
-                          [&] { (void)layer_bytes_per_token({}, LayerShape{1, 64, 64}, 0); }),
+                          [&] {
+                            (void)layer_bytes_per_token({}, LayerShape{1, 64, 64}, 0);
+                          }),
                  "element_bytes is 0"));
   CHECK(mentions(error_of(ErrorCode::invalid_argument, [] { (void)uniform_plan(10'001, {}); }),
                  "num_layers is 10001"));

@@ -268,9 +268,10 @@ TEST_CASE("more work than allowed is refused, and a hard instance within it is s
     group = {{0, double(weight)}, {weight, 0}};
   }
   const std::int64_t budget = most_bytes(groups) / 2;
-  CHECK(mentions(error_of(ErrorCode::capacity,
-                          [&] { (void)solve_choice_knapsack(groups, budget, {.max_states = 1000}); }),
-                 "more than max_states = 1000 partial solutions"));
+  CHECK(
+      mentions(error_of(ErrorCode::capacity,
+                        [&] { (void)solve_choice_knapsack(groups, budget, {.max_states = 1000}); }),
+               "more than max_states = 1000 partial solutions"));
   groups.resize(16);
   const std::int64_t smaller = most_bytes(groups) / 2;
   const KnapsackSolution solution = solve_choice_knapsack(groups, smaller);
@@ -285,8 +286,7 @@ TEST_CASE("corner cases") {
   CHECK(solve_choice_knapsack(Groups{{{5, 0}}}, 5).chosen == std::vector<std::size_t>{0});
   CHECK(solve_choice_knapsack(Groups{{{0, 0}, {0, 0}}}, 0).chosen == std::vector<std::size_t>{0});
   // A larger choice that gains nothing is not taken.
-  CHECK(solve_choice_knapsack(Groups{{{9, 1}, {5, 1}}}, 100).chosen ==
-        std::vector<std::size_t>{1});
+  CHECK(solve_choice_knapsack(Groups{{{9, 1}, {5, 1}}}, 100).chosen == std::vector<std::size_t>{1});
 }
 
 TEST_CASE("what cannot be solved is refused with its numbers") {

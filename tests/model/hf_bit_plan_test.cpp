@@ -41,8 +41,12 @@ std::vector<LayerCodec> all_codecs() {
         for (const int value_bits : {2, 3, 4}) {
           for (const std::int64_t group : {0, 8, 128}) {
             for (const bool norm : {false, true}) {
-              const LayerCodec codec{static_cast<KeyCodec>(key), key_bits,
-                                     static_cast<ValueCodec>(value), value_bits, group, norm};
+              const LayerCodec codec{static_cast<KeyCodec>(key),
+                                     key_bits,
+                                     static_cast<ValueCodec>(value),
+                                     value_bits,
+                                     group,
+                                     norm};
               try {
                 require_valid(codec);
                 codecs.push_back(codec);
@@ -87,8 +91,7 @@ TEST_CASE("a plan comes back as it was") {
     for (std::uint32_t layer = 0; layer < layers; ++layer) {
       const std::uint32_t choice =
           rng.below(1000 * i + 1 + layer, static_cast<std::uint32_t>(codecs.size() + 1));
-      plan.layers.push_back(choice == codecs.size() ? std::nullopt
-                                                    : std::optional(codecs[choice]));
+      plan.layers.push_back(choice == codecs.size() ? std::nullopt : std::optional(codecs[choice]));
     }
     REQUIRE(parse_bit_plan(to_json(plan)) == plan);
   }
@@ -186,12 +189,13 @@ TEST_CASE("another format or version is refused") {
 
 TEST_CASE("a wrong field is named with its layer") {
   const auto layer_error = [](const std::string& layer) { return format_error(with_layer(layer)); };
-  CHECK(mentions(format_error(R"({"format":"turboquant bit plan","version":1})"), "plan.layers is"));
+  CHECK(
+      mentions(format_error(R"({"format":"turboquant bit plan","version":1})"), "plan.layers is"));
   CHECK(mentions(format_error(R"({"format":"turboquant bit plan","version":1,"layers":{}})"),
                  "plan.layers is"));
-  CHECK(mentions(format_error(
-                     R"({"format":"turboquant bit plan","version":1,"layers":[],"seed":3})"),
-                 "plan has a field \"seed\", expected format or version or layers"));
+  CHECK(
+      mentions(format_error(R"({"format":"turboquant bit plan","version":1,"layers":[],"seed":3})"),
+               "plan has a field \"seed\", expected format or version or layers"));
   CHECK(mentions(layer_error("null,3"), "plan.layers[1] is number, expected an object or null"));
   CHECK(mentions(layer_error("[]"), "plan.layers[0] is array"));
   CHECK(mentions(layer_error("{}"), "layers[0] has no key_codec"));

@@ -57,7 +57,9 @@ TEST_CASE("names") {
                           [] { (void)ValuePolicy{static_cast<ServiceClass>(3)}.codec(); }),
                  "value is 3"));
   CHECK(mentions(error_of(ErrorCode::unsupported,
-                          [] { (void)ValuePolicy{ServiceClass::balanced, 5}.codec(); }),
+                          [] {
+                            (void)ValuePolicy{ServiceClass::balanced, 5}.codec();
+                          }),
                  "key_bits is 5"));
 }
 
@@ -94,9 +96,8 @@ TEST_CASE("blended plans of few layers, and what is refused") {
   CHECK(blended_plan(1, 0.25).layers.front()->value_bits == 2);
   for (const double wrong : {-0.001, 1.001, std::numeric_limits<double>::quiet_NaN(),
                              std::numeric_limits<double>::infinity()}) {
-    CHECK(mentions(
-        error_of(ErrorCode::invalid_argument, [&] { (void)blended_plan(4, wrong); }),
-        "position is"));
+    CHECK(mentions(error_of(ErrorCode::invalid_argument, [&] { (void)blended_plan(4, wrong); }),
+                   "position is"));
   }
   CHECK(mentions(error_of(ErrorCode::invalid_argument, [] { (void)blended_plan(10'001, 0.5); }),
                  "num_layers is 10001"));

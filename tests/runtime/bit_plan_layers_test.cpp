@@ -37,8 +37,12 @@ TEST_CASE("a plan's bytes are those of tiles, and what tiles refuse a plan refus
             for (const auto& [key_dim, value_dim] :
                  {std::pair{128, 128}, std::pair{24, 16}, std::pair{80, 96}, std::pair{192, 128},
                   std::pair{576, 512}, std::pair{8, 64}, std::pair{64, 100}, std::pair{64, 584}}) {
-              const LayerCodec codec{static_cast<KeyCodec>(key), key_bits,
-                                     static_cast<ValueCodec>(value), value_bits, group, false};
+              const LayerCodec codec{static_cast<KeyCodec>(key),
+                                     key_bits,
+                                     static_cast<ValueCodec>(value),
+                                     value_bits,
+                                     group,
+                                     false};
               turboquant::TileFormat format;
               format.key_codec = codec.key_codec;
               format.key_bits = key_bits;
@@ -47,8 +51,7 @@ TEST_CASE("a plan's bytes are those of tiles, and what tiles refuse a plan refus
               format.value_bits = value_bits;
               format.value_dim = value_dim;
               format.value_group = group == 0 ? value_dim : int(group);
-              const std::string by_tiles =
-                  error_of([&] { turboquant::require_supported(format); });
+              const std::string by_tiles = error_of([&] { turboquant::require_supported(format); });
               const std::string by_plan = error_of([&] {
                 const auto options = turboquant::tile_codec_options(codec, key_dim, value_dim, 7);
                 CHECK(options.format == format);
@@ -81,8 +84,9 @@ TEST_CASE("norm correction is the unit scale rule") {
 
 TEST_CASE("a manager of a plan stores every layer with its bits and its bytes") {
   const KVShape shape{.kv_heads = 2, .key_dim = 64, .value_dim = 80};
-  const BitPlan plan{{LayerCodec{.key_bits = 4, .value_bits = 2}, LayerCodec{.key_bits = 3, .value_bits = 4},
-                      std::nullopt, LayerCodec{.key_bits = 2, .value_bits = 3},
+  const BitPlan plan{{LayerCodec{.key_bits = 4, .value_bits = 2},
+                      LayerCodec{.key_bits = 3, .value_bits = 4}, std::nullopt,
+                      LayerCodec{.key_bits = 2, .value_bits = 3},
                       LayerCodec{KeyCodec::float8, 8, ValueCodec::grouped, 4, 16, false}}};
   const auto layers = turboquant::with_bit_plan(plain_layers(5, shape), plan, 3);
   const auto shapes = turboquant::layer_shapes(layers);
@@ -138,11 +142,12 @@ TEST_CASE("a plan that does not fit the layers is refused, with the layer") {
   CHECK(message(layers, skipping) == "no error");
   CHECK(turboquant::layer_shapes(layers)[1] == turboquant::LayerShape{});
   layers[2].capture.shape.key_dim = 100;
-  CHECK(contains(message(layers, skipping), "with_bit_plan: layers[2]: slot_bytes: key_dim is 100"));
+  CHECK(
+      contains(message(layers, skipping), "with_bit_plan: layers[2]: slot_bytes: key_dim is 100"));
   BitPlan wrong = plan;
   wrong.layers[2]->key_bits = 5;
-  CHECK(contains(message(plain_layers(3, shape), wrong),
-                 "with_bit_plan: layers[2].key_bits is 5"));
+  CHECK(contains(message(plain_layers(3, shape), wrong), "with_bit_plan: layers[2].key_bits is 5"));
   // After an error messages are as before.
-  CHECK(contains(message(layers, turboquant::uniform_plan(4, {})), "with_bit_plan: the plan has 4"));
+  CHECK(
+      contains(message(layers, turboquant::uniform_plan(4, {})), "with_bit_plan: the plan has 4"));
 }

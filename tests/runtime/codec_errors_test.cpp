@@ -202,7 +202,8 @@ TEST_CASE("rows outside their domain are refused") {
   };
   CHECK(contains(message([](CalibrationRows& r) { r.shape.kv_heads = 0; }),
                  "measure_codec_errors: shape.kv_heads is 0"));
-  CHECK(contains(message([](CalibrationRows& r) { r.shape.key_dim = -64; }), "shape.key_dim is -64"));
+  CHECK(
+      contains(message([](CalibrationRows& r) { r.shape.key_dim = -64; }), "shape.key_dim is -64"));
   CHECK(contains(message([](CalibrationRows& r) { r.query_heads = 3; }),
                  "query_heads is 3, expected a multiple of kv_heads = 2"));
   CHECK(contains(message([](CalibrationRows& r) { r.keys = r.keys.first(r.keys.size() - 1); }),
@@ -211,10 +212,9 @@ TEST_CASE("rows outside their domain are refused") {
                  "values.size() is 96, expected 1920"));
   CHECK(contains(message([](CalibrationRows& r) { r.queries = r.queries.first(255); }),
                  "queries.size() is 255, expected 256"));
-  CHECK(contains(message([](CalibrationRows& r) {
-                   r.sm_scale = std::numeric_limits<float>::quiet_NaN();
-                 }),
-                 "sm_scale is nan"));
+  CHECK(contains(
+      message([](CalibrationRows& r) { r.sm_scale = std::numeric_limits<float>::quiet_NaN(); }),
+      "sm_scale is nan"));
   const std::vector<std::int64_t> beyond{20};
   CHECK(contains(message([&](CalibrationRows& r) { r.query_positions = beyond; }),
                  "query_positions[0] is 20, expected 0 to one less than the 20 tokens"));

@@ -44,8 +44,8 @@ std::vector<LayerOptions> mixed_layers() {
   layers.back().capture.sliding_window = 50;
   layers.back().capture.sinks = 3;
   layers.push_back(layer(shape, 3, 4, 16));
-  layers.back().codec = turboquant::tile_codec_options(
-      {.key_codec = turboquant::KeyCodec::inner_product}, 64, 48);
+  layers.back().codec =
+      turboquant::tile_codec_options({.key_codec = turboquant::KeyCodec::inner_product}, 64, 48);
   layers.push_back(layer(shape, 3, 4, 16));
   layers.back().codec = turboquant::tile_codec_options(
       {.key_codec = turboquant::KeyCodec::float8, .key_bits = 8}, 64, 48);
@@ -258,9 +258,8 @@ TEST_CASE("attention logits, their divergence and their top token are those of w
           if (lengths[i] == 0) {
             continue;
           }
-          const HeldTokens held =
-              read_back(manager.view(HostExec(), std::int64_t(l), ids[i]), shape,
-                        codec ? &*codec : nullptr);
+          const HeldTokens held = read_back(manager.view(HostExec(), std::int64_t(l), ids[i]),
+                                            shape, codec ? &*codec : nullptr);
           std::vector<std::int64_t> positions(static_cast<std::size_t>(lengths[i]));
           for (std::size_t t = 0; t < positions.size(); ++t) {
             positions[t] = std::int64_t(t);
@@ -441,7 +440,8 @@ TEST_CASE("a failed call changes nothing") {
                  "ShadowCompare::compare: engine_output.extent(3) is 64, expected value_dim = 48"));
   CHECK(contains(refusal(0, id, q, queries(2, 1, 1, 2, 48), logits),
                  "engine_output.extent(2) is 2, expected that of queries, 4"));
-  CHECK(contains(refusal(0, id, q, queries(2, 2, 1, 4, 48), logits), "engine_output.extent(0) is 2"));
+  CHECK(
+      contains(refusal(0, id, q, queries(2, 2, 1, 4, 48), logits), "engine_output.extent(0) is 2"));
   CHECK(contains(refusal(0, id, q, engine, Logits("logits", 1, 1, 2, 130)),
                  "engine_logits.extent(2) is 2"));
   CHECK(contains(refusal(0, id, q, engine, Logits("logits", 1, 1, 4, 129)),
@@ -454,18 +454,16 @@ TEST_CASE("a failed call changes nothing") {
   CHECK(contains(refusal(0, id, many, queries(2, 1, 8, 64, 48), {}), "capacity"));
   manager.set_memory_limit(turboquant::MemoryLedger::unlimited);
   CHECK(contains(error_of([&] {
-                   static_cast<void>(shadow.compare_logits(std::vector<float>(5),
-                                                           std::vector<float>(5), 2));
+                   static_cast<void>(
+                       shadow.compare_logits(std::vector<float>(5), std::vector<float>(5), 2));
                  }),
                  "engine.size() is 5, expected a multiple of vocabulary = 2"));
   CHECK(contains(error_of([&] {
-                   static_cast<void>(shadow.compare_logits(std::vector<float>(4),
-                                                           std::vector<float>(2), 2));
+                   static_cast<void>(
+                       shadow.compare_logits(std::vector<float>(4), std::vector<float>(2), 2));
                  }),
                  "library.size() is 2"));
-  CHECK(contains(error_of([&] {
-                   static_cast<void>(shadow.compare_logits({}, {}, 0));
-                 }),
+  CHECK(contains(error_of([&] { static_cast<void>(shadow.compare_logits({}, {}, 0)); }),
                  "vocabulary is 0"));
   check_same(shadow.report(), before);
   // And works afterwards.

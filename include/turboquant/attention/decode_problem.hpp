@@ -116,8 +116,8 @@ inline void require_options(const DecodeOptions& options) {
              "int8, fast or exact");
   enumerator("arch", static_cast<int>(options.arch), static_cast<int>(HostArch::avx512),
              "automatic, portable, avx2 or avx512");
-  enumerator("device", static_cast<int>(options.device),
-             static_cast<int>(DeviceArch::matrix_units), "automatic, portable or matrix_units");
+  enumerator("device", static_cast<int>(options.device), static_cast<int>(DeviceArch::matrix_units),
+             "automatic, portable or matrix_units");
 }
 
 /// Checks a record on the host, block table included.

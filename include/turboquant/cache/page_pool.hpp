@@ -62,11 +62,11 @@ class PagePool {
   void reserve(std::size_t count) {
     const std::size_t missing = count - (std::min)(count, state_->free.size());
     const std::size_t affordable = state_->ledger->available() / state_->page_bytes;
-    require(missing <= affordable, ErrorCode::capacity, state_->ledger->call(), "PagePool: ",
-            missing, " more pages of ",
-            state_->page_bytes, " bytes are needed, but the memory limit of ",
-            state_->ledger->limit(), " bytes, of which ", state_->ledger->total(),
-            " are in use, leaves room for ", affordable);
+    require(missing <= affordable, ErrorCode::capacity, state_->ledger->call(),
+            "PagePool: ", missing, " more pages of ", state_->page_bytes,
+            " bytes are needed, but the memory limit of ", state_->ledger->limit(),
+            " bytes, of which ", state_->ledger->total(), " are in use, leaves room for ",
+            affordable);
     while (state_->free.size() < count) {
       grow(count - state_->free.size());
     }

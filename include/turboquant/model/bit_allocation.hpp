@@ -80,9 +80,8 @@ struct BitAllocation {
   BitAllocation allocation{{}, solution.bytes, solution.error};
   std::size_t group = 0;
   for (const auto& choices : layers) {
-    allocation.plan.layers.push_back(choices.empty()
-                                         ? std::nullopt
-                                         : std::optional(choices[solution.chosen[group]].codec));
+    allocation.plan.layers.push_back(
+        choices.empty() ? std::nullopt : std::optional(choices[solution.chosen[group]].codec));
     group += choices.empty() ? 0 : 1;
   }
   return allocation;

@@ -19,8 +19,9 @@ struct LayerCodec {
   KeyCodec key_codec = KeyCodec::mse;
   int key_bits = 3;  ///< mse 2, 3 or 4; inner_product 3 or 4, the sign included; float8 8
   ValueCodec value_codec = ValueCodec::codebook;
-  int value_bits = 4;            ///< 2, 3 or 4, with both value codecs
-  std::int64_t value_group = 0;  ///< grouped values: dimensions of a group, a multiple of 8; 0 = all
+  int value_bits = 4;  ///< 2, 3 or 4, with both value codecs
+  std::int64_t value_group =
+      0;  ///< grouped values: dimensions of a group, a multiple of 8; 0 = all
   bool norm_correction = false;  ///< mse keys: decoded keys keep their length (`ScaleRule::unit`)
 
   friend constexpr bool operator==(const LayerCodec&, const LayerCodec&) noexcept = default;
@@ -140,9 +141,8 @@ inline void require_valid(const BitPlan& plan, const char* caller = "BitPlan") {
 /// @throws what `require_valid` throws
 [[nodiscard]] inline CacheCodec cache_codec(const LayerCodec& codec) {
   require_valid(codec, "cache_codec");
-  CacheCodec result{"bit_plan",       codec.key_codec,   codec.key_bits,
-                    codec.value_codec, codec.value_bits,  codec.value_group,
-                    codec.norm_correction};
+  CacheCodec result{"bit_plan",       codec.key_codec,   codec.key_bits,       codec.value_codec,
+                    codec.value_bits, codec.value_group, codec.norm_correction};
   result.even_slot = false;  // tiles have no padding
   for (const CacheCodec& preset : cache_presets) {
     if (preset.key_codec == result.key_codec && preset.key_bits == result.key_bits &&
@@ -171,7 +171,8 @@ inline void require_valid(const BitPlan& plan, const char* caller = "BitPlan") {
 [[nodiscard]] inline std::int64_t slot_bytes(const LayerCodec& codec, std::int64_t key_dim,
                                              std::int64_t value_dim) {
   require_valid(codec, "slot_bytes");
-  for (const auto& [name, dim] : {std::pair{"key_dim", key_dim}, std::pair{"value_dim", value_dim}}) {
+  for (const auto& [name, dim] :
+       {std::pair{"key_dim", key_dim}, std::pair{"value_dim", value_dim}}) {
     require(dim >= 16 && dim <= 576 && dim % 8 == 0, ErrorCode::unsupported, "slot_bytes: ", name,
             " is ", dim, ", expected a multiple of 8 from 16 to 576");
   }

@@ -100,8 +100,8 @@ inline LayerCodec read_layer_codec(const char* caller, const nlohmann::json& obj
           detail::printable(format, 40), "\", expected \"", detail::bit_plan_format, "\"");
   const std::optional<std::int64_t> stated = fields.integer("version", 0, std::int64_t{1} << 31U);
   require(stated.has_value(), ErrorCode::format, caller, ": plan has no version");
-  require(*stated == detail::bit_plan_version, ErrorCode::unsupported, caller,
-          ": plan.version is ", *stated, ", expected ", detail::bit_plan_version);
+  require(*stated == detail::bit_plan_version, ErrorCode::unsupported, caller, ": plan.version is ",
+          *stated, ", expected ", detail::bit_plan_version);
   detail::require_known_fields(caller, fields, document, {"format", "version", "layers"});
   const nlohmann::json* const layers = fields.find("layers");
   require(layers != nullptr && layers->is_array(), ErrorCode::format, caller,

@@ -65,8 +65,7 @@ class ConfigFields {
   /// A size that the file must give.
   [[nodiscard]] std::int64_t required_size(std::initializer_list<std::string_view> names) const {
     const std::optional<std::int64_t> value = size(names);
-    require(value.has_value(), ErrorCode::format, where_, ": ", path_, " has no ",
-            joined(names));
+    require(value.has_value(), ErrorCode::format, where_, ": ", path_, " has no ", joined(names));
     return *value;
   }
 
@@ -76,9 +75,8 @@ class ConfigFields {
     if (value == nullptr) {
       return std::nullopt;
     }
-    require(value->is_number() && std::isfinite(value->get<double>()), ErrorCode::format,
-            where_, ": ", path_, ".", name, " is ", shown(*value),
-            ", expected a finite number");
+    require(value->is_number() && std::isfinite(value->get<double>()), ErrorCode::format, where_,
+            ": ", path_, ".", name, " is ", shown(*value), ", expected a finite number");
     return value->get<double>();
   }
 
@@ -87,8 +85,8 @@ class ConfigFields {
     if (value == nullptr) {
       return std::nullopt;
     }
-    require(value->is_boolean(), ErrorCode::format, where_, ": ", path_, ".", name,
-            " is ", shown(*value), ", expected true or false");
+    require(value->is_boolean(), ErrorCode::format, where_, ": ", path_, ".", name, " is ",
+            shown(*value), ", expected true or false");
     return value->get<bool>();
   }
 
@@ -151,8 +149,8 @@ class ConfigFields {
     std::vector<ConfigFields> list;
     for (const Json& item : *value) {
       const std::string label = item_name(name, list.size());
-      require(item.is_object(), ErrorCode::format, where_, ": ", path_, ".", label,
-              " is ", shown(item), ", expected an object");
+      require(item.is_object(), ErrorCode::format, where_, ": ", path_, ".", label, " is ",
+              shown(item), ", expected an object");
       list.push_back(ConfigFields(item, path_ + "." + label, where_));
     }
     return list;
@@ -173,8 +171,8 @@ class ConfigFields {
 
   [[nodiscard]] const Json* array(std::string_view name) const {
     const Json* value = find(name);
-    require(value == nullptr || value->is_array(), ErrorCode::format, where_, ": ", path_,
-            ".", name, " is ", value == nullptr ? "" : shown(*value), ", expected an array");
+    require(value == nullptr || value->is_array(), ErrorCode::format, where_, ": ", path_, ".",
+            name, " is ", value == nullptr ? "" : shown(*value), ", expected an array");
     return value;
   }
 
@@ -184,12 +182,11 @@ class ConfigFields {
         value.is_number_unsigned() &&
         value.get<std::uint64_t>() >
             static_cast<std::uint64_t>((std::numeric_limits<std::int64_t>::max)());
-    require(value.is_number_integer() && !too_large, ErrorCode::format,
-            where_, ": ", path_, ".", name, " is ", shown(value),
-            ", expected an integer ", low, "..", high);
+    require(value.is_number_integer() && !too_large, ErrorCode::format, where_, ": ", path_, ".",
+            name, " is ", shown(value), ", expected an integer ", low, "..", high);
     const auto number = value.get<std::int64_t>();
-    require(number >= low && number <= high, ErrorCode::format, where_, ": ", path_, ".",
-            name, " is ", number, ", expected ", low, "..", high);
+    require(number >= low && number <= high, ErrorCode::format, where_, ": ", path_, ".", name,
+            " is ", number, ", expected ", low, "..", high);
     return number;
   }
 

@@ -146,8 +146,8 @@ class KnapsackBound {
       size += static_cast<double>(group.front().error) +
               multiplier_ * static_cast<double>(group.back().bytes);
     }
-    const double rounding = std::numeric_limits<double>::epsilon() *
-                            static_cast<double>(problem.groups.size() + 16);
+    const double rounding =
+        std::numeric_limits<double>::epsilon() * static_cast<double>(problem.groups.size() + 16);
     best_ = static_cast<double>(error) + 4 * rounding * size;
   }
 
@@ -197,8 +197,8 @@ class KnapsackBound {
                     to};
       };
       for (std::size_t i = 1; i < items.size(); ++i) {
-        while (hull.size() > 1 && !steeper(step(hull[hull.size() - 2], hull.back()),
-                                           step(hull.back(), i))) {
+        while (hull.size() > 1 &&
+               !steeper(step(hull[hull.size() - 2], hull.back()), step(hull.back(), i))) {
           hull.pop_back();
         }
         hull.push_back(i);

@@ -86,10 +86,10 @@ struct ValuePolicy {
 [[nodiscard]] inline BitPlan blended_plan(std::int64_t num_layers, double position,
                                           ValueCodec value_codec = ValueCodec::codebook) {
   detail::require_plan_layers("blended_plan", num_layers);
-  require(position >= 0 && position <= 1, ErrorCode::invalid_argument,
-          "blended_plan: position is ", position, ", expected 0 (throughput) to 1 (quality)");
-  BitPlan plan = uniform_plan(
-      num_layers, ValuePolicy{ServiceClass::throughput, 0, value_codec}.codec());
+  require(position >= 0 && position <= 1, ErrorCode::invalid_argument, "blended_plan: position is ",
+          position, ", expected 0 (throughput) to 1 (quality)");
+  BitPlan plan =
+      uniform_plan(num_layers, ValuePolicy{ServiceClass::throughput, 0, value_codec}.codec());
   const std::int64_t bits = std::llround(position * 4 * static_cast<double>(num_layers));
   for (std::int64_t bit = 0; bit < bits; ++bit) {
     LayerCodec& codec = *plan.layers[static_cast<std::size_t>(bit % num_layers)];

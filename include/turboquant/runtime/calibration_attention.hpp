@@ -53,26 +53,26 @@ inline void require_calibration_rows(const char* caller, const CalibrationRows& 
   };
   const std::size_t tokens = rows.tokens();
   const auto kv_heads = static_cast<std::size_t>(rows.shape.kv_heads);
-  extent("keys", rows.keys.size(),
-         tokens * kv_heads * static_cast<std::size_t>(rows.shape.key_dim),
+  extent("keys", rows.keys.size(), tokens * kv_heads * static_cast<std::size_t>(rows.shape.key_dim),
          "(tokens, kv_heads, key_dim)");
   extent("values", rows.values.size(),
          tokens * kv_heads * static_cast<std::size_t>(rows.shape.value_dim),
          "(tokens, kv_heads, value_dim)");
-  extent("queries", rows.queries.size(),
-         rows.query_positions.size() *
-             static_cast<std::size_t>(rows.query_heads * rows.shape.key_dim),
-         "(positions, query_heads, key_dim)");
+  extent(
+      "queries", rows.queries.size(),
+      rows.query_positions.size() * static_cast<std::size_t>(rows.query_heads * rows.shape.key_dim),
+      "(positions, query_heads, key_dim)");
   for (std::size_t i = 0; i < rows.query_positions.size(); ++i) {
     const std::int64_t position = rows.query_positions[i];
     require(position >= 0 && position < static_cast<std::int64_t>(tokens), ErrorCode::out_of_range,
-            caller, ": query_positions[", i, "] is ", position, ", expected 0 to one less than the ",
-            tokens, " tokens");
+            caller, ": query_positions[", i, "] is ", position,
+            ", expected 0 to one less than the ", tokens, " tokens");
   }
   require(std::isfinite(rows.sm_scale), ErrorCode::invalid_argument, caller, ": sm_scale is ",
           rows.sm_scale, ", expected a finite number");
-  for (const auto& [name, numbers] : {std::pair{"keys", rows.keys}, std::pair{"values", rows.values},
-                                      std::pair{"queries", rows.queries}}) {
+  for (const auto& [name, numbers] :
+       {std::pair{"keys", rows.keys}, std::pair{"values", rows.values},
+        std::pair{"queries", rows.queries}}) {
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       require(std::isfinite(numbers[i]), ErrorCode::non_finite, caller, ": ", name, "[", i, "] is ",
               numbers[i], ", expected a finite number");
@@ -114,9 +114,8 @@ class CalibrationAttention {
     const std::size_t num_rows = rows_.query_positions.size() * query_heads;
     const std::size_t columns = num_pairs_ + 1;
     std::vector<double> sums(num_rows * columns, 0.0);
-    const auto workers =
-        (std::min)(num_rows, static_cast<std::size_t>(
-                                 Kokkos::DefaultHostExecutionSpace().concurrency()));
+    const auto workers = (std::min)(
+        num_rows, static_cast<std::size_t>(Kokkos::DefaultHostExecutionSpace().concurrency()));
     const std::size_t scratch = tokens_ + 2 * static_cast<std::size_t>(rows_.shape.value_dim);
     std::vector<double> memory(workers * scratch);
     const auto work = [&](std::size_t worker) {
@@ -173,11 +172,11 @@ class CalibrationAttention {
     const auto key_dim = static_cast<std::size_t>(rows_.shape.key_dim);
     const auto value_dim = static_cast<std::size_t>(rows_.shape.value_dim);
     const auto query_heads = static_cast<std::size_t>(rows_.query_heads);
-    const std::size_t kv_head = head / (query_heads / static_cast<std::size_t>(rows_.shape.kv_heads));
+    const std::size_t kv_head =
+        head / (query_heads / static_cast<std::size_t>(rows_.shape.kv_heads));
     const std::size_t visible = static_cast<std::size_t>(rows_.query_positions[query]) + 1;
     const std::size_t begin = (std::min)(sinks_, visible);
-    const std::size_t end =
-        (std::max)(begin, visible - (std::min)(exact_window_, visible));
+    const std::size_t end = (std::max)(begin, visible - (std::min)(exact_window_, visible));
     const float* const q = rows_.queries.data() + (query * query_heads + head) * key_dim;
     double* const weights = scratch;
     double* const exact = scratch + tokens_;

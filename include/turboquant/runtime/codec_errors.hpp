@@ -50,8 +50,8 @@ inline DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOpt
     EncodeJob& job = jobs(tile);
     job.keys = dense_rows(rows.keys.data() + first * heads * key_dim, static_cast<int>(heads),
                           static_cast<int>(key_dim));
-    job.values = dense_rows(rows.values.data() + first * heads * value_dim,
-                            static_cast<int>(heads), static_cast<int>(value_dim));
+    job.values = dense_rows(rows.values.data() + first * heads * value_dim, static_cast<int>(heads),
+                            static_cast<int>(value_dim));
     job.tile = bytes.data() + tile * heads * tile_bytes;
     job.head_stride = static_cast<std::int64_t>(tile_bytes);
     job.count = static_cast<int>((std::min)(TileFormat::tokens, tokens - first));
@@ -59,8 +59,7 @@ inline DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOpt
   }
   encode_tiles(exec, codec, static_cast<int>(heads), Kokkos::View<const EncodeJob*, Space>(jobs));
   exec.fence();
-  DecodedRows decoded{std::vector<float>(rows.keys.size()),
-                      std::vector<float>(rows.values.size())};
+  DecodedRows decoded{std::vector<float>(rows.keys.size()), std::vector<float>(rows.values.size())};
   std::vector<float> scratch(2 * (std::max)(key_dim, value_dim));
   for (std::size_t token = 0; token < tokens; ++token) {
     for (std::size_t head = 0; head < heads; ++head) {
@@ -87,8 +86,9 @@ inline DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOpt
 
 }  // namespace detail
 
-/// What every codec does to the attention output of one layer on captured rows: the squared relative
-/// error, sum of |approximate - exact|^2 over sum of |exact|^2, over all queries and heads.
+/// What every codec does to the attention output of one layer on captured rows: the squared
+/// relative error, sum of |approximate - exact|^2 over sum of |exact|^2, over all queries and
+/// heads.
 ///
 /// Rows go through the very tiles of the cache; attention over what comes back is in double, and so
 /// are all sums, in one order whatever the number of threads. Errors of independent origin add up
@@ -107,8 +107,8 @@ inline DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOpt
   constexpr const char* caller = "measure_codec_errors";
   require_initialized(caller);
   detail::require_calibration_rows(caller, rows);
-  for (const auto& [name, value] : {std::pair{"exact_window", options.exact_window},
-                                    std::pair{"sinks", options.sinks}}) {
+  for (const auto& [name, value] :
+       {std::pair{"exact_window", options.exact_window}, std::pair{"sinks", options.sinks}}) {
     require(value >= 0, ErrorCode::invalid_argument, caller, ": ", name, " is ", value,
             ", expected 0 or more");
   }
@@ -116,8 +116,8 @@ inline DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOpt
   // Each way to store keys and each way to store values goes through tiles once.
   for (std::size_t i = 0; i < codecs.size(); ++i) {
     const ErrorContext context(caller, ": codecs[", i, "]: ");
-    const TileCodecOptions tile = tile_codec_options(codecs[i], rows.shape.key_dim,
-                                                     rows.shape.value_dim, options.seed);
+    const TileCodecOptions tile =
+        tile_codec_options(codecs[i], rows.shape.key_dim, rows.shape.value_dim, options.seed);
     const auto first_with = [&](const auto& same) {
       return static_cast<std::size_t>(
           std::find_if(codecs.begin(), codecs.end(),
@@ -140,7 +140,8 @@ inline DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOpt
   std::vector<double> errors = attention.squared_errors();
   for (std::size_t i = 0; i < errors.size(); ++i) {
     require(std::isfinite(errors[i]), ErrorCode::non_finite, caller, ": the error of codecs[", i,
-            "] is ", errors[i], ", expected a finite number: the exact output is zero, or too large");
+            "] is ", errors[i],
+            ", expected a finite number: the exact output is zero, or too large");
   }
   return errors;
 }

@@ -67,18 +67,18 @@ class ShadowCompare {
   /// @param engine_output (n, m, query_heads, value_dim), float, float16 or bfloat16: what the
   /// engine computed
   /// @param options       as of `CacheManager::shadow_attend`
-  /// @param engine_logits (n, m, query_heads, columns) or empty: the scaled, capped attention logits
-  /// that go into the engine's softmax, column i of token i; columns that a query does not see are
-  /// not read
+  /// @param engine_logits (n, m, query_heads, columns) or empty: the scaled, capped attention
+  /// logits that go into the engine's softmax, column i of token i; columns that a query does not
+  /// see are not read
   /// @return whether anything was compared
   /// @throws what `CacheManager::shadow_attend` throws, Error(shape_mismatch) for engine arrays of
   /// another shape, Error(capacity). Waits for `exec`. O(attention).
   template <class Exec, class Queries, class Output>
-  bool compare(const Exec& exec, std::int64_t layer, std::span<const SequenceId> sequences,
-               const Queries& queries, const Output& engine_output,
-               const AttentionOptions<Space>& options = {},
-               const Kokkos::View<const float****, Kokkos::LayoutRight, Space>& engine_logits =
-                   {}) {
+  bool compare(
+      const Exec& exec, std::int64_t layer, std::span<const SequenceId> sequences,
+      const Queries& queries, const Output& engine_output,
+      const AttentionOptions<Space>& options = {},
+      const Kokkos::View<const float****, Kokkos::LayoutRight, Space>& engine_logits = {}) {
     if (!sampled_) {
       return false;
     }
@@ -110,8 +110,8 @@ class ShadowCompare {
     }
     const int value_dim = manager_->engine(layer, sequences.front()).options().shape.value_dim;
     require(problem.value_dim == value_dim, ErrorCode::shape_mismatch, caller,
-            ": engine_output.extent(3) is ", problem.value_dim, ", expected value_dim = ",
-            value_dim);
+            ": engine_output.extent(3) is ", problem.value_dim,
+            ", expected value_dim = ", value_dim);
     std::vector<detail::ShadowSequence> records;
     std::vector<ScoreSequence> scored;
     if (has_logits) {
@@ -135,8 +135,8 @@ class ShadowCompare {
     auto* const lse = reinterpret_cast<float*>(memory + lse_at);
     manager_->shadow_attend(
         exec, layer, sequences, in,
-        Kokkos::View<float****, Kokkos::LayoutRight, Space>(
-            library, in.extent(0), in.extent(1), in.extent(2), engine.extent(3)),
+        Kokkos::View<float****, Kokkos::LayoutRight, Space>(library, in.extent(0), in.extent(1),
+                                                            in.extent(2), engine.extent(3)),
         Kokkos::View<float***, Kokkos::LayoutRight, Space>(lse, in.extent(0), in.extent(1),
                                                            in.extent(2)),
         options);
@@ -154,8 +154,7 @@ class ShadowCompare {
         ScoreInputs<Query, Space> inputs;
         inputs.queries = decltype(inputs.queries)(in.data(), in.extent(0) * in.extent(1),
                                                   in.extent(2), in.extent(3));
-        inputs.sequences =
-            decltype(inputs.sequences)(upload_.put(exec, 0, scored), scored.size());
+        inputs.sequences = decltype(inputs.sequences)(upload_.put(exec, 0, scored), scored.size());
         detail::score_keys(caller, engine_of.store().codec().format().key_codec, exec,
                            engine_of.store().codec(), problem.kv_heads, inputs,
                            Kokkos::View<float***, Kokkos::LayoutRight, Space>(
@@ -163,8 +162,9 @@ class ShadowCompare {
                                static_cast<std::size_t>(problem.history_columns)),
                            {.sm_scale = problem.sm_scale});
       }
-      const detail::CompareLogits<Query> kernel{problem, upload_.put(exec, 1, records), in.data(),
-                                                engine_logits.data(), history, logits,
+      const detail::CompareLogits<Query> kernel{problem,    upload_.put(exec, 1, records),
+                                                in.data(),  engine_logits.data(),
+                                                history,    logits,
                                                 row_results};
       Kokkos::parallel_for("turboquant::ShadowCompare::logits", Policy(exec, 0, problem.rows),
                            kernel);
@@ -241,27 +241,24 @@ class ShadowCompare {
       const KVShape& shape = capture.shape;
       problem.kv_heads = shape.kv_heads;
       problem.key_dim = shape.key_dim;
-      problem.sm_scale = options.sm_scale != 0
-                             ? options.sm_scale
-                             : 1 / std::sqrt(static_cast<float>(shape.key_dim));
+      problem.sm_scale = options.sm_scale != 0 ? options.sm_scale
+                                               : 1 / std::sqrt(static_cast<float>(shape.key_dim));
       problem.soft_cap = options.logits_soft_cap;
       problem.sliding_window = capture.sliding_window;
       const CaptureView<T> view = manager_->view(exec, layer, sequence);
       require(view.length <= problem.columns, ErrorCode::shape_mismatch, caller,
               ": engine_logits.extent(3) is ", problem.columns, ", expected at least the ",
               view.length, " tokens of sequence ", sequence);
-      const std::int64_t first =
-          (std::max<std::int64_t>)(0, view.length - problem.num_queries);
-      records.push_back(
-          {detail::decode_sequence(view, shape, first), view.length, capture.sinks});
+      const std::int64_t first = (std::max<std::int64_t>)(0, view.length - problem.num_queries);
+      records.push_back({detail::decode_sequence(view, shape, first), view.length, capture.sinks});
       problem.history_columns =
           (std::max)(problem.history_columns, view.history.end - view.history.begin);
       for (std::int64_t j = 0; j < problem.num_queries; ++j) {
         ScoreSequence record;
         record.history = records.back().record.history;
         record.begin = view.history.begin - view.history.page_position;
-        record.end = (std::max)(record.begin, (std::min)(view.history.end, first + j + 1) -
-                                                  view.history.page_position);
+        record.end = (std::max)(
+            record.begin, (std::min)(view.history.end, first + j + 1) - view.history.page_position);
         scored.push_back(record);
       }
     }

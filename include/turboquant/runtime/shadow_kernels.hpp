@@ -51,20 +51,19 @@ template <class Query>
 struct CompareLogits {
   ShadowProblem problem;
   const ShadowSequence* sequences;
-  const Query* queries;   ///< (rows, key_dim)
-  const float* engine;    ///< (rows, columns)
-  const float* history;   ///< (rows, history_columns), of compressed keys
-  float* logits;          ///< (rows, columns), written
-  ShadowRow* results;     ///< (rows), their logits are written
+  const Query* queries;  ///< (rows, key_dim)
+  const float* engine;   ///< (rows, columns)
+  const float* history;  ///< (rows, history_columns), of compressed keys
+  float* logits;         ///< (rows, columns), written
+  ShadowRow* results;    ///< (rows), their logits are written
 
   TURBOQUANT_FUNCTION void operator()(std::int64_t row) const {
     const std::int64_t per_sequence = problem.num_queries * problem.query_heads;
     const ShadowSequence& sequence = sequences[row / per_sequence];
     const DecodeSequence& record = sequence.record;
-    const std::int64_t position =
-        record.query_position + row % per_sequence / problem.query_heads;
-    const auto head = static_cast<int>(row % problem.query_heads /
-                                       (problem.query_heads / problem.kv_heads));
+    const std::int64_t position = record.query_position + row % per_sequence / problem.query_heads;
+    const auto head =
+        static_cast<int>(row % problem.query_heads / (problem.query_heads / problem.kv_heads));
     float* const out = logits + row * problem.columns;
     VisibleLogits visible;
     visible.end = position < sequence.length ? position + 1 : sequence.length;

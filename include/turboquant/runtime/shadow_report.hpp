@@ -20,8 +20,8 @@ struct LogitAgreement {
   std::int64_t non_finite_rows = 0;  ///< not compared, because a number is NaN or infinite
   std::int64_t logits = 0;           ///< in the rows compared
   double rms = 0;                    ///< root mean square of (library - engine)
-  double kl = 0;    ///< mean Kullback-Leibler divergence of the library's softmax from the engine's,
-                    ///< in nats
+  double kl = 0;  ///< mean Kullback-Leibler divergence of the library's softmax from the engine's,
+                  ///< in nats
   double top1 = 0;  ///< share of rows whose largest logit is at the same place
 };
 
@@ -249,9 +249,9 @@ struct ShadowSums {
 
  private:
   static double relative(double error, double norm) noexcept {
-    return error == 0 ? 0.0
-                      : (norm > 0 ? std::sqrt(error / norm)
-                                  : std::numeric_limits<double>::infinity());
+    return error == 0
+               ? 0.0
+               : (norm > 0 ? std::sqrt(error / norm) : std::numeric_limits<double>::infinity());
   }
 };
 

@@ -1,0 +1,157 @@
+// Measures what every choice of bits does to the attention of each layer, on captured keys, values
+// and queries, and prints the plan of least total error that takes no more bytes than a uniform
+// one.
+//
+// Input: a safetensors file as kv_report reads it, with queries. --output writes the plan, for
+// `load_bit_plan`. Exit code: 0; 2 for a wrong file or argument, 1 when the output cannot be
+// written.
+
+#include "kv_report/capture.hpp"
+
+#include <turboquant/device/runtime.hpp>
+#include <turboquant/model/bit_allocation.hpp>
+#include <turboquant/model/hf_bit_plan.hpp>
+#include <turboquant/runtime/codec_errors.hpp>
+
+#include <CLI/CLI.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace {
+
+using turboquant::BitAllocation;
+using turboquant::BitChoice;
+using turboquant::BitPlan;
+using turboquant::LayerCodec;
+using turboquant::LayerShape;
+
+struct Arguments {
+  std::string file = TURBOQUANT_FIXTURE;
+  int key_bits = 3;
+  int value_bits = 3;
+  std::int64_t budget = 0;
+  std::int64_t window = 0;
+  std::string output;
+};
+
+turboquant::CalibrationRows rows_of(const kv_report::LayerCapture& layer) {
+  turboquant::CalibrationRows rows;
+  rows.shape = {layer.kv_heads, layer.key_dim, layer.value_dim};
+  rows.query_heads = layer.query_heads;
+  rows.keys = layer.keys;
+  rows.values = layer.values;
+  rows.queries = layer.queries;
+  rows.query_positions = layer.query_positions;
+  return rows;
+}
+
+void print(const kv_report::Capture& capture, const std::vector<std::vector<BitChoice>>& layers,
+           const BitPlan& uniform, const BitAllocation& best) {
+  std::printf("%5s %20s %20s\n", "layer", "uniform", "plan");
+  double total = 0;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    double errors[2] = {0, 0};
+    const LayerCodec codecs[2] = {*uniform.layers[i], *best.plan.layers[i]};
+    for (const BitChoice& choice : layers[i]) {
+      for (std::size_t p = 0; p < 2; ++p) {
+        errors[p] = choice.codec == codecs[p] ? choice.error : errors[p];
+      }
+    }
+    std::printf("%5d", capture.layers[i].layer);
+    for (std::size_t p = 0; p < 2; ++p) {
+      std::printf("   K%d V%d  error %.4f", codecs[p].key_bits, codecs[p].value_bits, errors[p]);
+    }
+    std::printf("\n");
+    total += errors[0];
+  }
+  std::printf("total error %.4f, with the plan %.4f; %lld bytes a token\n", total, best.error,
+              static_cast<long long>(best.bytes));
+}
+
+BitAllocation plan(const kv_report::Capture& capture, const Arguments& arguments) {
+  // What each choice of bits costs each layer.
+  const std::vector<LayerCodec> codecs = turboquant::default_codec_choices();
+  std::vector<LayerShape> shapes;
+  std::vector<std::vector<BitChoice>> layers;
+  for (const kv_report::LayerCapture& layer : capture.layers) {
+    const turboquant::CalibrationRows rows = rows_of(layer);
+    const std::vector<double> errors =
+        turboquant::measure_codec_errors(rows, codecs, {.exact_window = arguments.window});
+    shapes.push_back(rows.shape);
+    layers.push_back(turboquant::bit_choices(rows.shape, codecs, errors));
+  }
+  // The best plan that takes no more bytes than a uniform one.
+  const BitPlan uniform = turboquant::uniform_plan(
+      static_cast<std::int64_t>(layers.size()),
+      {.key_bits = arguments.key_bits, .value_bits = arguments.value_bits});
+  const std::int64_t budget =
+      arguments.budget > 0 ? arguments.budget : turboquant::bytes_per_token(uniform, shapes);
+  BitAllocation best = turboquant::allocate_bits(layers, budget);
+
+  print(capture, layers, uniform, best);
+  return best;
+}
+
+int run(const Arguments& arguments) {
+  const kv_report::Capture capture = kv_report::load_capture(arguments.file, {});
+  for (const kv_report::LayerCapture& layer : capture.layers) {
+    turboquant::require(layer.query_heads > 0, turboquant::ErrorCode::format, arguments.file,
+                        ": layer ", layer.layer, " has no queries");
+  }
+  const turboquant::KokkosScope kokkos;
+  const BitAllocation best = plan(capture, arguments);
+  if (!arguments.output.empty()) {
+    try {
+      turboquant::save_bit_plan(arguments.output, best.plan);
+    } catch (const turboquant::Error& error) {
+      std::cerr << "bit_plan: " << error.what() << '\n';
+      return 1;
+    }
+  }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    std::cerr << "bit_plan: the output cannot be written\n";
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("The plan of key and value bits per layer that errs least within a budget of bytes");
+  app.add_option("file", arguments.file,
+                 "safetensors file (default: the fixture of this repository)");
+  app.add_option("--key-bits", arguments.key_bits, "of the uniform plan: 2, 3 or 4")
+      ->capture_default_str();
+  app.add_option("--value-bits", arguments.value_bits, "of the uniform plan: 2, 3 or 4")
+      ->capture_default_str();
+  app.add_option("--budget", arguments.budget,
+                 "bytes of a token in all layers (default: those of the uniform plan)");
+  app.add_option("--window", arguments.window, "newest tokens that stay exact")
+      ->capture_default_str();
+  app.add_option("--output", arguments.output, "file for the plan");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {
+      return app.exit(error);
+    }
+    std::cerr << "bit_plan: " << error.what() << " (--help lists the arguments)\n";
+    return 2;
+  }
+  try {
+    return run(arguments);
+  } catch (const std::exception& error) {
+    std::cerr << "bit_plan: " << error.what() << '\n';
+    return 2;
+  }
+}
