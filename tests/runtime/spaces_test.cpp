@@ -4,6 +4,7 @@
 #include "runtime/runtime_test_support.hpp"
 
 #include <turboquant/device/transcode.hpp>
+#include <turboquant/runtime/shadow_compare.hpp>
 
 #include <doctest/doctest.h>
 
@@ -122,7 +123,48 @@ void compare(const char* name, const KVShape& shape, const Outcome& expected) {
   CHECK(worst < 5e-3);
 }
 
+/// What a shadow comparison reports of made-up outputs and logits, on one space.
+template <class Exec>
+turboquant::ShadowLayer shadow(const KVShape& shape) {
+  using Space = typename Exec::memory_space;
+  const Exec exec;
+  LayerOptions options = layer(shape, 3, 4, 20);
+  options.capture.sinks = 3;
+  turboquant::CacheManager<Space, float> manager(
+      {.layers = {options}, .mode = CacheMode::capture_only});
+  turboquant::ShadowCompare<Space, float> compare(manager, {.sample_fraction = 1});
+  const Tokens<float> tokens(5, 0, 250, shape);
+  const DeviceRows<Space, float> keys(tokens.keys);
+  const DeviceRows<Space, float> values(tokens.values);
+  const std::vector<SequenceId> ids{manager.open(), manager.open()};
+  manager.append(exec, 0, ids, std::vector<std::int64_t>{0, 100, 250}, keys.rows, values.rows);
+  const auto on_device = [](const HostQueries& host) {
+    Kokkos::View<float****, Kokkos::LayoutRight, Space> copy("copy", host.extent(0), host.extent(1),
+                                                             host.extent(2), host.extent(3));
+    Kokkos::deep_copy(copy, host);
+    return copy;
+  };
+  compare.begin_step();
+  CHECK(compare.compare(exec, 0, ids, on_device(queries(1, 2, 2, 4, 64)),
+                        on_device(queries(2, 2, 2, 4, shape.value_dim)), {},
+                        on_device(queries(3, 2, 2, 4, 160))));
+  return compare.report().layers[0];
+}
+
 }  // namespace
+
+TEST_CASE("every space reports the same of a shadow comparison") {
+  const KVShape shape{.kv_heads = 2, .key_dim = 64, .value_dim = 64};
+  const turboquant::ShadowLayer expected = shadow<HostExec>(shape);
+  const turboquant::ShadowLayer other = shadow<Kokkos::DefaultExecutionSpace>(shape);
+  CHECK(other.rows == 16);
+  CHECK(other.attention.logits == expected.attention.logits);
+  CHECK(other.output_error == doctest::Approx(expected.output_error).epsilon(2e-3));
+  CHECK(std::fabs(other.cosine - expected.cosine) < 2e-3);
+  CHECK(other.attention.rms == doctest::Approx(expected.attention.rms).epsilon(1e-4));
+  CHECK(other.attention.kl == doctest::Approx(expected.attention.kl).epsilon(1e-4));
+  CHECK(other.attention.top1 == expected.attention.top1);
+}
 
 TEST_CASE("every space stores the same codes and computes the same attention") {
   // The second shape is one that matrix units take: a device then stores tiles in mma order.
