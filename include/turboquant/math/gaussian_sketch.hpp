@@ -6,6 +6,7 @@
 #include <Eigen/Core>
 
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -17,7 +18,8 @@ namespace turboquant {
 /// entries.
 ///
 /// With sign(S r) stored, `sqrt(pi/2) / dim |r| S^T sign(S r)` is an unbiased estimate of r over S.
-/// Determinism: S has the same bits always; products are Eigen's, the same for the same build.
+/// Determinism: S has the same bits always; products are Eigen's, the same for the same build. They
+/// are templates so that they are compiled only where they are used.
 class GaussianSketch {
  public:
   /// @param dim  3 to 4,096
@@ -38,10 +40,14 @@ class GaussianSketch {
   [[nodiscard]] double factor() const noexcept { return std::sqrt(1.57079632679489661923) / dim(); }
 
   /// `out = S in`. @param in (dim) @param out (dim)
-  void apply(std::span<const float> in, std::span<float> out) const { multiply(matrix_, in, out); }
+  template <std::convertible_to<std::span<const float>> Values>
+  void apply(const Values& in, std::span<float> out) const {
+    multiply(matrix_, in, out);
+  }
 
   /// `out = S^T in`. @param in (dim) @param out (dim)
-  void apply_transpose(std::span<const float> in, std::span<float> out) const {
+  template <std::convertible_to<std::span<const float>> Values>
+  void apply_transpose(const Values& in, std::span<float> out) const {
     multiply(matrix_.transpose(), in, out);
   }
 

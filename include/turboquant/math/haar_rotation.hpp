@@ -6,6 +6,7 @@
 #include <Eigen/Core>
 
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -70,7 +71,8 @@ inline void orthonormalise_columns(std::vector<double>& a, std::size_t n) {
 /// groups", 2007).
 ///
 /// Determinism: the matrix has the same bits always; `apply` multiplies with Eigen and gives the
-/// same bits for the same build.
+/// same bits for the same build. The products are templates so that Eigen's are compiled only where
+/// they are used.
 class HaarRotation {
  public:
   /// Tells codes of this rotation from those of another class with the same seed.
@@ -106,16 +108,20 @@ class HaarRotation {
   [[nodiscard]] const Matrix& matrix() const noexcept { return matrix_; }
 
   /// `out = R in`. Sizes as in `HadamardRotation::apply`. O(dim^2).
-  void apply(std::span<const float> in, std::span<float> out) const {
-    check_sizes("HaarRotation::apply", in.size(), out.size());
-    const Eigen::VectorXf product = matrix_ * vector(in);
+  template <std::convertible_to<std::span<const float>> Values>
+  void apply(const Values& in, std::span<float> out) const {
+    const std::span<const float> values = in;
+    check_sizes("HaarRotation::apply", values.size(), out.size());
+    const Eigen::VectorXf product = matrix_ * vector(values);
     copy(product, out);
   }
 
   /// `out = R^T in`. Sizes as in `HadamardRotation::apply_inverse`. O(dim^2).
-  void apply_inverse(std::span<const float> in, std::span<float> out) const {
-    check_sizes("HaarRotation::apply_inverse", in.size(), out.size());
-    const Eigen::VectorXf product = matrix_.transpose() * vector(in);
+  template <std::convertible_to<std::span<const float>> Values>
+  void apply_inverse(const Values& in, std::span<float> out) const {
+    const std::span<const float> values = in;
+    check_sizes("HaarRotation::apply_inverse", values.size(), out.size());
+    const Eigen::VectorXf product = matrix_.transpose() * vector(values);
     copy(product, out);
   }
 
