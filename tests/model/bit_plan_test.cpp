@@ -47,6 +47,9 @@ TEST_CASE("bytes of a slot are codes and fp16 scales, nothing else") {
   codec.key_codec = KeyCodec::float8;
   codec.key_bits = 8;
   CHECK(slot_bytes(codec, 128, 128) == 128 + 64 + 16);
+  codec = bits(3, 3);
+  codec.key_centring = KeyCentring::tile_mean;
+  CHECK(slot_bytes(codec, 128, 128) == 104);               // 256 bytes of mean for 64 tokens
   CHECK(slot_bytes(bits(3, 2), 24, 16) == 9 + 2 + 4 + 2);  // no padding to an even number
 }
 
@@ -142,6 +145,9 @@ TEST_CASE("what tiles do not have is refused, with layer, field, value and expec
   codec = bits(2, 2);
   codec.key_codec = static_cast<KeyCodec>(3);
   CHECK(mentions(message(ErrorCode::invalid_argument, codec), "layers[1].key_codec is 3"));
+  codec = bits(2, 2);
+  codec.key_centring = static_cast<KeyCentring>(2);
+  CHECK(mentions(message(ErrorCode::invalid_argument, codec), "layers[1].key_centring is 2"));
   codec = bits(2, 2);
   codec.value_codec = static_cast<ValueCodec>(255);
   CHECK(mentions(message(ErrorCode::invalid_argument, codec), "layers[1].value_codec is 255"));

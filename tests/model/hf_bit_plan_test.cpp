@@ -46,7 +46,8 @@ std::vector<LayerCodec> all_codecs() {
                                      static_cast<ValueCodec>(value),
                                      value_bits,
                                      group,
-                                     norm};
+                                     norm,
+                                     value_bits == 3 ? KeyCentring::tile_mean : KeyCentring::none};
               try {
                 require_valid(codec);
                 codecs.push_back(codec);
@@ -99,7 +100,8 @@ TEST_CASE("a plan comes back as it was") {
 
 TEST_CASE("the text is the documented one") {
   BitPlan plan{{LayerCodec{.key_bits = 4, .value_bits = 3}, std::nullopt,
-                LayerCodec{KeyCodec::mse, 2, ValueCodec::grouped, 2, 32, true}}};
+                LayerCodec{KeyCodec::mse, 2, ValueCodec::grouped, 2, 32, true},
+                LayerCodec{.key_centring = KeyCentring::tile_mean}}};
   CHECK(to_json(plan) ==
         "{\n"
         "  \"format\": \"turboquant bit plan\",\n"
@@ -109,7 +111,9 @@ TEST_CASE("the text is the documented one") {
         "\"value_bits\": 3},\n"
         "    null,\n"
         "    {\"key_codec\": \"mse\", \"key_bits\": 2, \"value_codec\": \"grouped\", "
-        "\"value_bits\": 2, \"value_group\": 32, \"norm_correction\": true}\n"
+        "\"value_bits\": 2, \"value_group\": 32, \"norm_correction\": true},\n"
+        "    {\"key_codec\": \"mse\", \"key_bits\": 3, \"value_codec\": \"codebook\", "
+        "\"value_bits\": 4, \"key_centring\": \"tile_mean\"}\n"
         "  ]\n"
         "}\n");
   CHECK(to_json({}) ==
@@ -205,6 +209,12 @@ TEST_CASE("a wrong field is named with its layer") {
                  "has no value_bits"));
   CHECK(mentions(layer_error(R"({"key_codec":"MSE"})"),
                  "key_codec is \"MSE\", expected mse or inner_product or float8"));
+  CHECK(mentions(layer_error(R"({"key_codec":"mse","key_bits":3,"value_codec":"codebook",)"
+                             R"("value_bits":4,"key_centring":"mean"})"),
+                 "layers[0].key_centring is \"mean\", expected none or tile_mean"));
+  CHECK(parse_bit_plan(with_layer(R"({"key_codec":"mse","key_bits":3,"value_codec":"codebook",)"
+                                  R"("value_bits":4,"key_centring":"none"})")) ==
+        BitPlan{{LayerCodec{}}});
   CHECK(mentions(layer_error(R"({"key_codec":3})"), "layers[0].key_codec is 3"));
   CHECK(mentions(layer_error(R"({"keybits":3})"), "layers[0] has a field \"keybits\""));
   for (const std::string bad : {"\"3\"", "3.0", "0", "-3", "9", "1e1", "true", "[]", "{}", "NaN",

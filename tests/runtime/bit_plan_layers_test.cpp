@@ -42,11 +42,14 @@ TEST_CASE("a plan's bytes are those of tiles, and what tiles refuse a plan refus
                                      static_cast<ValueCodec>(value),
                                      value_bits,
                                      group,
-                                     false};
+                                     false,
+                                     key_bits % 2 == 0 ? turboquant::KeyCentring::tile_mean
+                                                       : turboquant::KeyCentring::none};
               turboquant::TileFormat format;
               format.key_codec = codec.key_codec;
               format.key_bits = key_bits;
               format.key_dim = key_dim;
+              format.key_centring = codec.key_centring;
               format.value_codec = codec.value_codec;
               format.value_bits = value_bits;
               format.value_dim = value_dim;

@@ -67,6 +67,9 @@ std::vector<LayerCodec> varied_codecs() {
                         key == KeyCodec::mse});
     }
   }
+  for (const int bits : {2, 4}) {
+    codecs.push_back({.key_bits = bits, .key_centring = turboquant::KeyCentring::tile_mean});
+  }
   return codecs;
 }
 
@@ -75,7 +78,7 @@ std::vector<LayerCodec> varied_codecs() {
 TEST_CASE("errors are those of a manager's attention with the same codec, window and sinks") {
   const Prompt prompt(3, small, 4, 200, {199});
   const auto codecs = varied_codecs();
-  for (const std::int64_t sinks : {0, 4}) {
+  for (const std::int64_t sinks : {0, 4, 7}) {
     // What leaves the window are whole tiles: two of them with a capacity of 72.
     CalibrationOptions options{.exact_window = 200 - 128 - sinks, .sinks = sinks, .seed = 5};
     const std::vector<double> errors = measure(prompt, codecs, options);
@@ -136,6 +139,19 @@ TEST_CASE("more bits err less") {
         CHECK(errors[3 * k + v] < errors[3 * k + v - 1]);
       }
     }
+  }
+}
+
+TEST_CASE("keys with a common part err less where their mean is stored") {
+  Prompt prompt(9, small, 4, 192, {130, 191});
+  for (std::size_t i = 0; i < prompt.tokens.keys.size(); ++i) {
+    prompt.tokens.keys.data()[i] += float(i % 64 % 7) * 2;
+  }
+  const auto centred =
+      measure(prompt, turboquant::default_codec_choices(turboquant::KeyCentring::tile_mean));
+  const auto plain = measure(prompt, turboquant::default_codec_choices());
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    CHECK(centred[i] < 0.5 * plain[i]);
   }
 }
 

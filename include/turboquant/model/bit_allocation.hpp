@@ -26,11 +26,14 @@ struct BitAllocation {
 };
 
 /// Mse keys and codebook values of 2, 3 and 4 bits in every combination, by rising bits.
-[[nodiscard]] inline std::vector<LayerCodec> default_codec_choices() {
+/// @param key_centring of all of them
+[[nodiscard]] inline std::vector<LayerCodec> default_codec_choices(
+    KeyCentring key_centring = KeyCentring::none) {
   std::vector<LayerCodec> codecs;
   for (const int key_bits : {2, 3, 4}) {
     for (const int value_bits : {2, 3, 4}) {
-      codecs.push_back({.key_bits = key_bits, .value_bits = value_bits});
+      codecs.push_back(
+          {.key_bits = key_bits, .value_bits = value_bits, .key_centring = key_centring});
     }
   }
   return codecs;

@@ -23,6 +23,7 @@ struct LayerCodec {
   std::int64_t value_group =
       0;  ///< grouped values: dimensions of a group, a multiple of 8; 0 = all
   bool norm_correction = false;  ///< mse keys: decoded keys keep their length (`ScaleRule::unit`)
+  KeyCentring key_centring = KeyCentring::none;
 
   friend constexpr bool operator==(const LayerCodec&, const LayerCodec&) noexcept = default;
 };
@@ -69,6 +70,8 @@ inline void require_valid(const LayerCodec& codec, const char* caller = "LayerCo
   };
   enumerator("key_codec", static_cast<int>(codec.key_codec), static_cast<int>(KeyCodec::float8),
              "mse, inner_product or float8");
+  enumerator("key_centring", static_cast<int>(codec.key_centring),
+             static_cast<int>(KeyCentring::tile_mean), "none or tile_mean");
   enumerator("value_codec", static_cast<int>(codec.value_codec),
              static_cast<int>(ValueCodec::codebook), "grouped or codebook");
   switch (codec.key_codec) {
@@ -144,11 +147,13 @@ inline void require_valid(const BitPlan& plan, const char* caller = "BitPlan") {
   CacheCodec result{"bit_plan",       codec.key_codec,   codec.key_bits,       codec.value_codec,
                     codec.value_bits, codec.value_group, codec.norm_correction};
   result.even_slot = false;  // tiles have no padding
+  result.key_centring = codec.key_centring;
   for (const CacheCodec& preset : cache_presets) {
     if (preset.key_codec == result.key_codec && preset.key_bits == result.key_bits &&
         preset.value_codec == result.value_codec && preset.value_bits == result.value_bits &&
         preset.value_group == result.value_group &&
-        preset.norm_correction == result.norm_correction) {
+        preset.norm_correction == result.norm_correction &&
+        preset.key_centring == result.key_centring) {
       result.name = preset.name;
       result.summary = preset.summary;
     }
@@ -159,8 +164,9 @@ inline void require_valid(const BitPlan& plan, const char* caller = "BitPlan") {
 /// A preset as tiles store it.
 /// @throws Error(unsupported) for bits or groups that tiles do not have
 [[nodiscard]] inline LayerCodec layer_codec(const CacheCodec& preset) {
-  const LayerCodec codec{preset.key_codec,  preset.key_bits,    preset.value_codec,
-                         preset.value_bits, preset.value_group, preset.norm_correction};
+  const LayerCodec codec{preset.key_codec,   preset.key_bits,    preset.value_codec,
+                         preset.value_bits,  preset.value_group, preset.norm_correction,
+                         preset.key_centring};
   require_valid(codec, "layer_codec");
   return codec;
 }

@@ -24,6 +24,7 @@ namespace detail {
 inline constexpr std::string_view bit_plan_format = "turboquant bit plan";
 inline constexpr std::int64_t bit_plan_version = 1;
 inline constexpr std::array<std::string_view, 3> key_codec_names{"mse", "inner_product", "float8"};
+inline constexpr std::array<std::string_view, 2> key_centring_names{"none", "tile_mean"};
 inline constexpr std::array<std::string_view, 2> value_codec_names{"grouped", "codebook"};
 
 /// @throws Error(format) for a field that is none of `names`
@@ -59,9 +60,9 @@ std::size_t read_name(const char* caller, const ConfigFields& fields, std::strin
 inline LayerCodec read_layer_codec(const char* caller, const nlohmann::json& object,
                                    std::int64_t layer) {
   const ConfigFields fields(object, "layers[" + std::to_string(layer) + "]", caller);
-  require_known_fields(
-      caller, fields, object,
-      {"key_codec", "key_bits", "value_codec", "value_bits", "value_group", "norm_correction"});
+  require_known_fields(caller, fields, object,
+                       {"key_codec", "key_bits", "value_codec", "value_bits", "value_group",
+                        "norm_correction", "key_centring"});
   const auto bits = [&](std::string_view field) {
     const std::optional<std::int64_t> value = fields.integer(field, 1, 8);
     require(value.has_value(), ErrorCode::format, caller, ": ", fields.path(), " has no ", field);
@@ -75,6 +76,10 @@ inline LayerCodec read_layer_codec(const char* caller, const nlohmann::json& obj
   codec.value_bits = bits("value_bits");
   codec.value_group = fields.integer("value_group", 0, 1024).value_or(0);
   codec.norm_correction = fields.boolean("norm_correction").value_or(false);
+  if (fields.has("key_centring")) {
+    codec.key_centring =
+        static_cast<KeyCentring>(read_name(caller, fields, "key_centring", key_centring_names));
+  }
   require_valid(codec, caller, layer);
   return codec;
 }
@@ -84,7 +89,8 @@ inline LayerCodec read_layer_codec(const char* caller, const nlohmann::json& obj
 /// Reads a plan that `to_json` has written:
 /// `{"format": "turboquant bit plan", "version": 1, "layers": [{"key_codec": "mse", "key_bits": 3,
 /// "value_codec": "codebook", "value_bits": 4}, null]}`, for grouped values with `"value_group"`,
-/// for mse keys with `"norm_correction"` where wanted; null is a layer that stays exact or has no
+/// for mse keys with `"norm_correction"` where wanted, with `"key_centring": "tile_mean"` for key
+/// means; null is a layer that stays exact or has no
 /// cache.
 ///
 /// Unknown fields, duplicate keys, other versions and more than 10,000 layers are refused, and text
@@ -149,7 +155,12 @@ inline LayerCodec read_layer_codec(const char* caller, const nlohmann::json& obj
     if (codec->value_group != 0) {
       text += ", \"value_group\": " + std::to_string(codec->value_group);
     }
-    text += codec->norm_correction ? ", \"norm_correction\": true}" : "}";
+    text += codec->norm_correction ? ", \"norm_correction\": true" : "";
+    if (codec->key_centring != KeyCentring::none) {
+      const auto centring = static_cast<std::size_t>(codec->key_centring);
+      text += ", \"key_centring\": \"" + std::string(detail::key_centring_names[centring]) + "\"";
+    }
+    text += "}";
   }
   return text + (plan.layers.empty() ? "]\n}\n" : "\n  ]\n}\n");
 }

@@ -23,6 +23,7 @@ namespace turboquant {
   options.format.key_codec = codec.key_codec;
   options.format.key_bits = codec.key_bits;
   options.format.key_dim = static_cast<int>(key_dim);
+  options.format.key_centring = codec.key_centring;
   options.format.value_codec = codec.value_codec;
   options.format.value_bits = codec.value_bits;
   options.format.value_dim = static_cast<int>(value_dim);

@@ -31,15 +31,17 @@ struct DecodedRows {
   std::vector<float> values;  ///< (tokens, kv_heads, value_dim)
 };
 
-/// Encodes rows into tiles and decodes them again.
-inline DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOptions& options) {
+/// Encodes rows into tiles and decodes them again. The first tile begins at token `begin`, behind
+/// exact sinks; tokens before it are not written.
+inline DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOptions& options,
+                                 std::size_t begin) {
   using Space = Kokkos::HostSpace;
   const Kokkos::DefaultHostExecutionSpace exec;
   const TileCodec<Space> codec(options);
   const auto heads = static_cast<std::size_t>(rows.shape.kv_heads);
   const auto key_dim = static_cast<std::size_t>(rows.shape.key_dim);
   const auto value_dim = static_cast<std::size_t>(rows.shape.value_dim);
-  const std::size_t tokens = rows.tokens();
+  const std::size_t tokens = rows.tokens() - begin;
   const std::size_t tiles = (tokens + TileFormat::tokens - 1) / TileFormat::tokens;
   const std::size_t tile_bytes = codec.format().bytes();
   const Kokkos::View<std::byte*, Space> bytes("turboquant::measure_codec_errors::tiles",
@@ -48,10 +50,10 @@ inline DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOpt
   for (std::size_t tile = 0; tile < tiles; ++tile) {
     const std::size_t first = tile * TileFormat::tokens;
     EncodeJob& job = jobs(tile);
-    job.keys = dense_rows(rows.keys.data() + first * heads * key_dim, static_cast<int>(heads),
-                          static_cast<int>(key_dim));
-    job.values = dense_rows(rows.values.data() + first * heads * value_dim, static_cast<int>(heads),
-                            static_cast<int>(value_dim));
+    job.keys = dense_rows(rows.keys.data() + (begin + first) * heads * key_dim,
+                          static_cast<int>(heads), static_cast<int>(key_dim));
+    job.values = dense_rows(rows.values.data() + (begin + first) * heads * value_dim,
+                            static_cast<int>(heads), static_cast<int>(value_dim));
     job.tile = bytes.data() + tile * heads * tile_bytes;
     job.head_stride = static_cast<std::int64_t>(tile_bytes);
     job.count = static_cast<int>((std::min)(TileFormat::tokens, tokens - first));
@@ -66,7 +68,7 @@ inline DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOpt
       const std::byte* const tile =
           bytes.data() + (token / TileFormat::tokens * heads + head) * tile_bytes;
       const std::size_t slot = token % TileFormat::tokens;
-      const std::size_t row = token * heads + head;
+      const std::size_t row = (begin + token) * heads + head;
       decode_key(codec.tables(), tile, slot, decoded.keys.data() + row * key_dim, scratch.data());
       decode_value(codec.tables(), tile, slot, decoded.values.data() + row * value_dim,
                    scratch.data());
@@ -77,7 +79,7 @@ inline DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOpt
 
 [[nodiscard]] inline bool same_keys(const LayerCodec& a, const LayerCodec& b) noexcept {
   return a.key_codec == b.key_codec && a.key_bits == b.key_bits &&
-         a.norm_correction == b.norm_correction;
+         a.norm_correction == b.norm_correction && a.key_centring == b.key_centring;
 }
 [[nodiscard]] inline bool same_values(const LayerCodec& a, const LayerCodec& b) noexcept {
   return a.value_codec == b.value_codec && a.value_bits == b.value_bits &&
@@ -127,7 +129,8 @@ inline DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOpt
     const std::size_t keys = first_with(detail::same_keys);
     const std::size_t values = first_with(detail::same_values);
     if (keys == i || values == i) {
-      detail::DecodedRows decoded = detail::through_tiles(rows, tile);
+      detail::DecodedRows decoded = detail::through_tiles(
+          rows, tile, (std::min)(static_cast<std::size_t>(options.sinks), rows.tokens()));
       if (keys == i) {
         attention.add_keys(i, decoded.keys);
       }
