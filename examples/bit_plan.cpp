@@ -30,6 +30,7 @@ namespace {
 using turboquant::BitAllocation;
 using turboquant::BitChoice;
 using turboquant::BitPlan;
+using turboquant::KeyCentring;
 using turboquant::LayerCodec;
 using turboquant::LayerShape;
 
@@ -39,6 +40,7 @@ struct Arguments {
   int value_bits = 3;
   std::int64_t budget = 0;
   std::int64_t window = 0;
+  bool key_means = false;
   std::string output;
 };
 
@@ -78,7 +80,8 @@ void print(const kv_report::Capture& capture, const std::vector<std::vector<BitC
 
 BitAllocation plan(const kv_report::Capture& capture, const Arguments& arguments) {
   // What each choice of bits costs each layer.
-  const std::vector<LayerCodec> codecs = turboquant::default_codec_choices();
+  const std::vector<LayerCodec> codecs = turboquant::default_codec_choices(
+      arguments.key_means ? KeyCentring::tile_mean : KeyCentring::none);
   std::vector<LayerShape> shapes;
   std::vector<std::vector<BitChoice>> layers;
   for (const kv_report::LayerCapture& layer : capture.layers) {
@@ -89,9 +92,10 @@ BitAllocation plan(const kv_report::Capture& capture, const Arguments& arguments
     layers.push_back(turboquant::bit_choices(rows.shape, codecs, errors));
   }
   // The best plan that takes no more bytes than a uniform one.
-  const BitPlan uniform = turboquant::uniform_plan(
-      static_cast<std::int64_t>(layers.size()),
-      {.key_bits = arguments.key_bits, .value_bits = arguments.value_bits});
+  const BitPlan uniform = turboquant::uniform_plan(static_cast<std::int64_t>(layers.size()),
+                                                   {.key_bits = arguments.key_bits,
+                                                    .value_bits = arguments.value_bits,
+                                                    .key_centring = codecs.front().key_centring});
   const std::int64_t budget =
       arguments.budget > 0 ? arguments.budget : turboquant::bytes_per_token(uniform, shapes);
   BitAllocation best = turboquant::allocate_bits(layers, budget);
@@ -138,6 +142,7 @@ int main(int argc, char** argv) {
                  "bytes of a token in all layers (default: those of the uniform plan)");
   app.add_option("--window", arguments.window, "newest tokens that stay exact")
       ->capture_default_str();
+  app.add_flag("--key-means", arguments.key_means, "store a mean of every 64 keys");
   app.add_option("--output", arguments.output, "file for the plan");
   try {
     app.parse(argc, argv);
