@@ -34,9 +34,11 @@ TEST_CASE("a plan's bytes are those of tiles, and what tiles refuse a plan refus
       for (int value = 0; value < 2; ++value) {
         for (const int value_bits : {1, 2, 3, 4, 5, 8}) {
           for (const std::int64_t group : {0, 8, 12, 32, 48}) {
-            for (const auto& [key_dim, value_dim] :
+            for (const std::pair<int, int>& dims :
                  {std::pair{128, 128}, std::pair{24, 16}, std::pair{80, 96}, std::pair{192, 128},
                   std::pair{576, 512}, std::pair{8, 64}, std::pair{64, 100}, std::pair{64, 584}}) {
+              const int key_dim = dims.first;
+              const int value_dim = dims.second;
               const LayerCodec codec{static_cast<KeyCodec>(key),
                                      key_bits,
                                      static_cast<ValueCodec>(value),
