@@ -150,6 +150,7 @@ struct NamedFormat {
   ValueCodec value_codec;
   int value_bits;
   int value_group;  ///< 0: one group
+  KeyCentring key_centring = KeyCentring::none;
 
   [[nodiscard]] TileFormat format(int dim) const {
     TileFormat format;
@@ -160,6 +161,7 @@ struct NamedFormat {
     format.value_bits = value_bits;
     format.value_dim = dim;
     format.value_group = value_group == 0 ? dim : value_group;
+    format.key_centring = key_centring;
     return format;
   }
 };
@@ -173,6 +175,7 @@ constexpr NamedFormat formats[] = {
     {"K3V3_rotated", KeyCodec::mse, 3, ValueCodec::codebook, 3, 0},
     {"IP4V4", KeyCodec::inner_product, 4, ValueCodec::grouped, 4, 0},
     {"F8V4", KeyCodec::float8, 8, ValueCodec::grouped, 4, 0},
+    {"K3V4_mean", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, KeyCentring::tile_mean},
 };
 
 /// Encodes bell-shaped keys and values into one layer of pages.

@@ -42,6 +42,7 @@ struct NamedFormat {
   ValueCodec value_codec;
   int value_bits;
   int value_group;  ///< 0: one group
+  KeyCentring key_centring = KeyCentring::none;
 };
 
 constexpr NamedFormat formats[] = {
@@ -51,6 +52,7 @@ constexpr NamedFormat formats[] = {
     {"K3V3_rotated", KeyCodec::mse, 3, ValueCodec::codebook, 3, 0},
     {"IP4V4", KeyCodec::inner_product, 4, ValueCodec::grouped, 4, 0},
     {"F8V4", KeyCodec::float8, 8, ValueCodec::grouped, 4, 0},
+    {"K3V4_mean", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, KeyCentring::tile_mean},
 };
 
 /// Bell-shaped numbers.
@@ -89,6 +91,7 @@ void encode(benchmark::State& state, const EncodeCase& test) {
   options.format.value_bits = test.format->value_bits;
   options.format.value_dim = test.dim;
   options.format.value_group = test.format->value_group == 0 ? test.dim : test.format->value_group;
+  options.format.key_centring = test.format->key_centring;
   const TileCodec<Memory> codec(options);
   const std::size_t tile_numbers =
       TileFormat::tokens * kv_heads * static_cast<std::size_t>(test.dim);

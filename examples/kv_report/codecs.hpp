@@ -145,8 +145,7 @@ inline Transform through_centred(const Transform& inner, std::size_t dim) {
     for (std::size_t i = 0; i < result.vectors.size(); ++i) {
       result.vectors[i] += means[i];
     }
-    const std::size_t padded = (2 * dim + tile - 1) / tile * tile;
-    result.bytes += tile_means.size() / dim * padded;
+    result.bytes += count * ((2 * dim + tile - 1) / tile);  // a vector's share of a full tile's
     return result;
   };
 }

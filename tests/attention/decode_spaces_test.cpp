@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <cstdint>
 #include <string>
 
 using namespace decode_fixture;
@@ -112,6 +114,27 @@ TEST_CASE("ratios, several queries, ragged batches, windows, sinks and masks") {
     setup.sequences = {{2, 300, 10}};
     setup.evicted = evicted;
     check_orders(setup);
+  }
+}
+
+TEST_CASE("tiles with a key mean") {
+  for (const KeyCodec codec : {KeyCodec::mse, KeyCodec::inner_product, KeyCodec::float8}) {
+    for (const int dim : {40, 64, 128, 256}) {
+      Setup setup;
+      setup.format = make_format(codec, codec == KeyCodec::float8 ? 8 : 3, dim, ValueCodec::grouped,
+                                 4, dim, dim);
+      setup.format.key_centring = KeyCentring::tile_mean;
+      setup.key = [](std::int64_t position, int head, int d, float normal) {
+        // One token of 50 has no bias and is stored as it is.
+        const float bias = position % 50 == 4 ? 0.0F : 30.0F;
+        return normal + bias * std::sin(static_cast<float>(3 * d + 50 * head));
+      };
+      setup.query_gain = 0.07F;
+      setup.ratio = 3;
+      setup.num_queries = 2;
+      setup.sequences = {{2, 150, 9}, {0, 1, 0}, {0, 700, 0}};
+      check_orders(setup);
+    }
   }
 }
 

@@ -84,7 +84,31 @@ std::vector<TileCodecOptions> all_options() {
       all.push_back(options);
     }
   }
+  // Key means, in both orders; what devices hold in registers, too.
+  for (const int dim : {40, 64, 128, 256}) {
+    for (const KeyCodec codec : {KeyCodec::mse, KeyCodec::inner_product, KeyCodec::float8}) {
+      for (const TileOrder order : {TileOrder::host, TileOrder::mma}) {
+        TileCodecOptions options = make_options(codec, codec == KeyCodec::float8 ? 8 : 3, dim,
+                                                ValueCodec::grouped, 4, dim, dim);
+        options.format.order = order;
+        options.format.key_centring = KeyCentring::tile_mean;
+        if (order == TileOrder::host || dim % 16 == 0) {
+          all.push_back(options);
+        }
+      }
+    }
+  }
   return all;
+}
+
+/// The keys of a test: some have a bias where they are centred, others have not.
+std::vector<float> test_keys(const TileFormat& format, std::size_t rows, std::uint64_t stream) {
+  const auto dim = static_cast<std::size_t>(format.key_dim);
+  std::vector<float> keys = test::hard_rows(rows, dim, stream);
+  for (std::size_t i = 0; i < keys.size() && format.centres_keys(); ++i) {
+    keys[i] += i / dim % 8 == 2 ? -3.0F : static_cast<float>(i % dim % 5) * 10;
+  }
+  return keys;
 }
 
 }  // namespace
@@ -98,17 +122,22 @@ TEST_CASE("every execution space writes the same bytes") {
     CAPTURE(format.key_bits);
     CAPTURE(format.value_bits);
     CAPTURE(static_cast<int>(format.order));
+    CAPTURE(static_cast<int>(format.key_centring));
     const std::size_t rows = 150 * heads;
-    const std::vector<float> keys =
-        test::hard_rows(rows, static_cast<std::size_t>(format.key_dim), 2);
+    const std::vector<float> keys = test_keys(format, rows, 2);
     const std::vector<float> values =
         test::hard_rows(rows, static_cast<std::size_t>(format.value_dim), 3);
-    const std::vector<std::byte> expected = encode(Kokkos::DefaultHostExecutionSpace(), options,
-                                                   heads, keys, values, 64, HostArch::portable);
+    const auto on_host = [&](int chunk) {
+      return encode(Kokkos::DefaultHostExecutionSpace(), options, heads, keys, values, chunk,
+                    HostArch::portable);
+    };
+    const std::vector<std::byte> expected = on_host(64);
+    // The tokens that begin a tile decide its key mean.
+    const std::vector<std::byte> in_pieces = format.centres_keys() ? on_host(11) : expected;
     test::for_each_execution_space("encode_spaces", [&](const auto& exec) {
       CAPTURE(std::string(exec.name()));
       CHECK(encode(exec, options, heads, keys, values, 64) == expected);
-      CHECK(encode(exec, options, heads, keys, values, 11) == expected);
+      CHECK(encode(exec, options, heads, keys, values, 11) == in_pieces);
     });
   }
 }
@@ -158,8 +187,7 @@ TEST_CASE("a team that shares a tile writes the bytes of one thread") {
     CAPTURE(static_cast<int>(format.key_codec));
     CAPTURE(format.key_bits);
     const TileCodec<Kokkos::HostSpace> codec(options);
-    const std::vector<float> keys =
-        test::hard_rows(128, static_cast<std::size_t>(format.key_dim), 8);
+    const std::vector<float> keys = test_keys(format, 128, 8);
     const std::vector<float> values =
         test::hard_rows(128, static_cast<std::size_t>(format.value_dim), 9);
     const Kokkos::DefaultHostExecutionSpace exec;

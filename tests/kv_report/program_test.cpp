@@ -284,6 +284,7 @@ std::pair<std::int64_t, std::int64_t> expected_bytes(const std::string& preset, 
   };
   const std::int64_t one_group_4 = packed(dv, 4) + 4;
   const std::int64_t groups = (dv + 31) / 32;
+  const std::int64_t mean = (2 * d + 63) / 64;  // fp16 numbers for 64 tokens
   const std::map<std::string, std::pair<std::int64_t, std::int64_t>> table{
       {"bf16", {2 * d, 2 * dv}},
       {"turboquant_k8v4", {d, one_group_4}},
@@ -299,6 +300,9 @@ std::pair<std::int64_t, std::int64_t> expected_bytes(const std::string& preset, 
       {"tq_k3v2", {packed(d, 3) + 2, packed(dv, 2) + 2}},
       {"tq_k2v2", {packed(d, 2) + 2, packed(dv, 2) + 2}},
       {"tq_k4v4_rotated", {packed(d, 4) + 2, packed(dv, 4) + 2}},
+      {"tq_k4v4_mean", {packed(d, 4) + 2 + mean, one_group_4}},
+      {"tq_k3v4_mean", {packed(d, 3) + 2 + mean, one_group_4}},
+      {"tq_k2v2_mean", {packed(d, 2) + 2 + mean, packed(dv, 2) + 2}},
       {"scaled_fp8_k8v4", {d + 2, one_group_4}},
       {"int8_k8v4", {d + 2, one_group_4}},
   };
@@ -607,6 +611,15 @@ TEST_CASE("the fixture: tables equal JSON, bytes equal an independent sum, bf16 
   }
   CHECK(number(exact, "top1_agreement") == 1.0);
   CHECK(number(exact, "key_cosine") == doctest::Approx(1.0).epsilon(1e-12));
+  // So are key means, in every column that keys decide.
+  for (const std::string preset : {"tq_k4v4", "tq_k3v4", "tq_k2v2"}) {
+    const json& without = total.at(preset);
+    const json& with = total.at(preset + "_mean");
+    CHECK(number(with, "key_relative_mse") < 0.4 * number(without, "key_relative_mse"));
+    CHECK(number(with, "kl_divergence") < 0.4 * number(without, "kl_divergence"));
+    CHECK(number(with, "output_relative_l2") < number(without, "output_relative_l2"));
+    CHECK(number(with, "top1_agreement") > number(without, "top1_agreement"));
+  }
   // More bits are better, in every column.
   const std::vector<std::string> ladder{"tq_k2v2", "tq_k3v3", "tq_k4v4_rotated"};
   for (std::size_t i = 1; i < ladder.size(); ++i) {

@@ -18,7 +18,8 @@ TEST_CASE("slot sizes obey the formulas for every preset and head size") {
       const TurboQuantConfig config(preset, d);
       CAPTURE(preset.name);
       CAPTURE(d);
-      REQUIRE(config.slot_size() == config.key_packed_size() + config.value_packed_size());
+      REQUIRE(config.slot_size() ==
+              config.key_packed_size() + config.key_mean_size() + config.value_packed_size());
       REQUIRE(config.slot_size_aligned() % 2 == 0);
       REQUIRE(config.slot_size_aligned() - config.slot_size() <= 1);
       REQUIRE(config.slot_size_aligned() >= config.slot_size());
@@ -92,6 +93,12 @@ TEST_CASE("reference and own presets at head size 128") {
   CHECK(slot("tq_k3v3") == 100);
   CHECK(slot("tq_k3v2") == 84);
   CHECK(slot("tq_k2v2") == 68);
+  // 128 fp16 numbers for 64 tokens, up to a multiple of 64 bytes.
+  CHECK(slot("tq_k4v4_mean") == 138);
+  CHECK(slot("tq_k3v4_mean") == 122);
+  CHECK(slot("tq_k2v2_mean") == 72);
+  CHECK(TurboQuantConfig::from_cache_dtype("tq_k3v4_mean", 80).key_mean_size() == 3);
+  CHECK(TurboQuantConfig::from_cache_dtype("tq_k3v4", 80).key_mean_size() == 0);
 }
 
 TEST_CASE("values may be narrower than keys") {
@@ -133,6 +140,7 @@ TEST_CASE("sizes and bits outside their domain") {
   refuse({.name = "x", .value_bits = 0}, "value_bits");
   refuse({.name = "x", .value_bits = 9}, "value_bits");
   refuse({.name = "x", .value_group = -32}, "value_group");
+  refuse({.name = "x", .key_centring = static_cast<KeyCentring>(2)}, "key_centring");
   refuse({.name = "x", .key_codec = static_cast<KeyCodec>(3)}, "key_codec is 3");
   refuse({.name = "x", .key_codec = static_cast<KeyCodec>(255)}, "key_codec is 255");
   refuse({.name = "x", .value_codec = static_cast<ValueCodec>(2)}, "value_codec is 2");

@@ -47,10 +47,11 @@ TEST_CASE("memory_use is what the allocator has handed out, to the byte, after e
     windowed.capture.sliding_window = 100;
     windowed.capture.sinks = 4;
     LayerOptions same_pages = layer(shape, 3, 4);
-    Manager<bfloat16> manager({.layers = {layer(shape, 3, 4), windowed, layer(shape, 0), same_pages,
-                                          layer(shape, 4, 4, 0, 256)},
-                               .mode = CacheMode::full_tq,
-                               .slab_pages = 3});
+    Manager<bfloat16> manager(
+        {.layers = {layer(shape, 3, 4), windowed, layer(shape, 0), same_pages,
+                    layer(shape, 4, 4, 0, 256), with_key_means(layer(shape, 3, 4, 100))},
+         .mode = CacheMode::full_tq,
+         .slab_pages = 3});
     check_use(manager, counter);
     CHECK(manager.memory_use().codec_tables > 0);
     const Tokens<bfloat16> tokens(5, 0, 700, shape);
@@ -103,6 +104,15 @@ TEST_CASE("codes and metadata are split as the tile format says") {
   const auto stats = manager.stats(0, id);
   CHECK(stats.history_bytes == use.codes + use.metadata);
   CHECK(stats.ratio() == doctest::Approx(256.0 / 62));
+
+  // 64 fp16 numbers a tile more; the last 64 tokens wait for their tile to fill.
+  Manager<float> means({.layers = {with_key_means(layer(shape, 3, 4, 64, 64))}, .slab_pages = 1});
+  const auto other = means.open();
+  append(means, 0, other, Tokens<float>(5, 0, 640, shape), 0, 640);
+  const auto with = means.memory_use();
+  CHECK(with.codes == 576U * 2 * (64 * 3 / 8 + 64 * 4 / 8));
+  CHECK(with.metadata == 576U * 2 * (2 + 4 + 2));
+  CHECK(means.stats(0, other).history_bytes == with.codes + with.metadata);
 }
 
 TEST_CASE(

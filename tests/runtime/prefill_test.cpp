@@ -82,7 +82,8 @@ TEST_CASE("prefill attention is exact inside the chunk and reads the compressed 
   const Tokens<float> tokens(5, 0, 420, shape);
   const Tokens<float> queries(6, 0, 420, {4, 16, 8});
   for (LayerOptions options :
-       {layer(shape), layer(shape, 2, 2, 0), layer(shape, 0), layer(shape, 4, 4, 70, 256)}) {
+       {layer(shape), layer(shape, 2, 2, 0), layer(shape, 0), layer(shape, 4, 4, 70, 256),
+        with_key_means(layer(shape, 3, 4, 100))}) {
     for (const std::int64_t sinks : {0, 4, 40}) {
       for (const std::int64_t window : {0, 30, 100}) {
         options.capture.sinks = sinks;

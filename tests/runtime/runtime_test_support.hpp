@@ -49,6 +49,12 @@ inline turboquant::LayerOptions layer(const KVShape& shape, int key_bits = 3, in
   return options;
 }
 
+/// The same layer with key means.
+inline turboquant::LayerOptions with_key_means(turboquant::LayerOptions options) {
+  options.codec->format.key_centring = turboquant::KeyCentring::tile_mean;
+  return options;
+}
+
 template <class T>
 void append(Manager<T>& manager, std::int64_t layer, SequenceId sequence, const Tokens<T>& tokens,
             std::int64_t begin, std::int64_t end) {

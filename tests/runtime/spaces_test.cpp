@@ -36,10 +36,13 @@ struct Outcome {
 
 /// Prefill, decode, fork, rollback and a shared page, on one space; tiles in host order.
 template <class Exec>
-Outcome run(const KVShape& shape) {
+Outcome run(const KVShape& shape, bool key_means) {
   using Space = typename Exec::memory_space;
   const Exec exec;
   LayerOptions options = layer(shape, 3, 4, 100);
+  if (key_means) {
+    options = with_key_means(options);
+  }
   options.capture.sinks = 2;
   turboquant::CacheManager<Space, float> manager({.layers = {options}, .mode = CacheMode::full_tq});
   const Tokens<float> tokens(5, 0, 400, shape);
@@ -109,8 +112,8 @@ Outcome run(const KVShape& shape) {
 }
 
 template <class Exec>
-void compare(const char* name, const KVShape& shape, const Outcome& expected) {
-  const Outcome outcome = run<Exec>(shape);
+void compare(const char* name, const KVShape& shape, bool key_means, const Outcome& expected) {
+  const Outcome outcome = run<Exec>(shape, key_means);
   CAPTURE(std::string(name));
   CHECK(outcome.tiles == expected.tiles);
   REQUIRE(outcome.output.size() == expected.output.size());
@@ -170,12 +173,14 @@ TEST_CASE("every space stores the same codes and computes the same attention") {
   // The second shape is one that matrix units take: a device then stores tiles in mma order.
   for (const KVShape& shape : {KVShape{.kv_heads = 2, .key_dim = 64, .value_dim = 32},
                                KVShape{.kv_heads = 2, .key_dim = 64, .value_dim = 64}}) {
-    const Outcome expected = run<HostExec>(shape);
-    compare<Kokkos::DefaultHostExecutionSpace>("default host space", shape, expected);
-    if (std::is_same_v<Kokkos::DefaultExecutionSpace, Kokkos::DefaultHostExecutionSpace>) {
-      MESSAGE("accelerator skipped: no device, this Kokkos was built without one");
-    } else {
-      compare<Kokkos::DefaultExecutionSpace>("accelerator", shape, expected);
+    for (const bool key_means : {false, true}) {
+      const Outcome expected = run<HostExec>(shape, key_means);
+      compare<Kokkos::DefaultHostExecutionSpace>("default host space", shape, key_means, expected);
+      if (std::is_same_v<Kokkos::DefaultExecutionSpace, Kokkos::DefaultHostExecutionSpace>) {
+        MESSAGE("accelerator skipped: no device, this Kokkos was built without one");
+      } else {
+        compare<Kokkos::DefaultExecutionSpace>("accelerator", shape, key_means, expected);
+      }
     }
   }
 }
