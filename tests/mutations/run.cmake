@@ -13,6 +13,10 @@ find_program(git git REQUIRED)
 set(copy "${BUILD}/mutations/source")
 set(binary "${BUILD}/mutations/build")
 
+# The copy lies inside a repository, which git must not take for the patched one.
+get_filename_component(above "${copy}" DIRECTORY)
+set(apply "${CMAKE_COMMAND}" -E env "GIT_CEILING_DIRECTORIES=${above}" "${git}" apply)
+
 # The cache variables of the given build say which compiler and dependencies to take.
 set(settings "")
 load_cache("${BUILD}" READ_WITH_PREFIX given_ CMAKE_CXX_COMPILER CMAKE_GENERATOR Eigen3_DIR nlohmann_json_DIR doctest_DIR
@@ -114,9 +118,9 @@ foreach(patch IN LISTS patches)
     endif()
     list(APPEND seen "${test}")
   endif()
-  must_run("applying ${name}" "${copy}" "${git}" apply --unidiff-zero -p1 "${patch}")
+  must_run("applying ${name}" "${copy}" ${apply} "${patch}")
   verdict(changed ${test})
-  must_run("taking ${name} back" "${copy}" "${git}" apply -R --unidiff-zero -p1 "${patch}")
+  must_run("taking ${name} back" "${copy}" ${apply} -R "${patch}")
   message(STATUS "${name}: ${changed}")
   if(changed STREQUAL "fails")
     math(EXPR caught "${caught} + 1")
