@@ -133,7 +133,7 @@ int evaluate(const Arguments& arguments) {
       "no model: give one with --model FILE, or build the target llama_ab_model, which fetches ",
       "one to ", path);
   const std::string name = std::filesystem::path(path).filename().string();
-  for (const std::string& output : {arguments.json, arguments.logits}) {
+  for (const std::string& output : {arguments.json, arguments.logits, arguments.calibrate}) {
     require(output.empty() || (!same_file(path, output) && !same_file(arguments.text, output)),
             ErrorCode::invalid_argument, output, ": is an input file, expected another one");
   }
@@ -212,7 +212,11 @@ int evaluate(const Arguments& arguments) {
              format.value_codec == turboquant::ValueCodec::grouped ? format.value_group : 0},
         arguments.measure == "attention" ? CalibrateBy::attention : CalibrateBy::predictions,
         arguments.chunk);
-    turboquant::save_bit_plan(arguments.calibrate, allocation.plan);
+    try {
+      turboquant::save_bit_plan(arguments.calibrate, allocation.plan);
+    } catch (const turboquant::Error& error) {
+      return complain(error.what(), no_output);
+    }
     std::cout << "plan of " << allocation.bytes << " bytes a token, from " << prompt.size()
               << " tokens behind those predicted\n"
               << plan_text(allocation.plan) << '\n';

@@ -2,11 +2,13 @@
 // the cache, whatever the chunks; perplexity and hidden facts on it.
 
 #include "../../examples/llama_ab/decoder.hpp"
+#include "../../examples/llama_ab/calibration.hpp"
 #include "../../examples/llama_ab/needles.hpp"
 #include "../../examples/llama_ab/perplexity.hpp"
 #include "gguf_writer.hpp"
 #include "reference_model.hpp"
 
+#include <io/safetensors_writer.hpp>
 #include <support/error_of.hpp>
 
 #include <doctest/doctest.h>
@@ -230,10 +232,11 @@ TEST_CASE("plans") {
   CHECK(plan.codec->format.value_codec == ValueCodec::codebook);
   CHECK(plan.codec->key_scale_rule == ScaleRule::unit);
   CHECK(plan.codec->value_scale_rule == ScaleRule::plain);
-  CHECK(plan.codec->seed == 5);
   const std::vector<LayerOptions> layers = plan.layers(config);
   CHECK(!layers[0].codec.has_value());
-  CHECK(layers[1].codec == plan.codec);
+  REQUIRE(layers[1].codec.has_value());
+  CHECK(layers[1].codec->format == plan.codec->format);
+  CHECK(layers[1].codec->seed == 5);
   CHECK(layers[3].capture.window_capacity == 64);
   CHECK(layers[3].capture.sinks == 4);
   CHECK(parse_plan("tq_k3v4+g=16", config).codec->format.value_group == 16);
@@ -252,6 +255,94 @@ TEST_CASE("plans") {
   CHECK(mentions(error_of(ErrorCode::unsupported,
                           [&] { static_cast<void>(parse_plan("tq_k3v4+kb=7", config)); }),
                  "key_bits is 7"));
+}
+
+TEST_CASE("bit plans from files") {
+  const ModelConfig config{.layers = 3, .kv_heads = 2, .key_dim = 64, .value_dim = 64};
+  const TemporaryDirectory directory;
+  BitPlan bits = uniform_plan(3, {.key_bits = 3, .value_bits = 2});
+  bits.layers[1].reset();
+  save_bit_plan(directory.file("plan.json"), bits);
+  const CachePlan plan =
+      parse_plan("@" + directory.file("plan.json") + "+window=64+mean+seed=2", config);
+  CHECK(!plan.exact());
+  const std::vector<LayerOptions> layers = plan.layers(config);
+  CHECK(layers[0].codec->format.key_bits == 3);
+  CHECK(layers[0].codec->format.value_bits == 2);
+  CHECK(layers[0].codec->format.key_centring == KeyCentring::tile_mean);
+  CHECK(layers[0].codec->seed == 2);
+  CHECK(layers[0].capture.window_capacity == 64);
+  CHECK(!layers[1].codec.has_value());
+  CHECK(mentions(error_of(ErrorCode::invalid_argument,
+                          [&] {
+                            static_cast<void>(
+                                parse_plan("@" + directory.file("plan.json") + "+kb=4", config));
+                          }),
+                 "'kb=4' is unknown or not for a bit plan"));
+  CHECK(mentions(error_of(ErrorCode::shape_mismatch,
+                          [&] {
+                            static_cast<void>(parse_plan(
+                                "@" + directory.file("plan.json"),
+                                {.layers = 4, .kv_heads = 2, .key_dim = 64, .value_dim = 64}));
+                          }),
+                 "has 3 layers, expected the model's 4"));
+  CHECK(parse_plan("tq_k3v3+mean", config).layers(config)[0].codec->format.key_centring ==
+        KeyCentring::tile_mean);
+}
+
+TEST_CASE("calibration gives a plan within its budget, no worse than the uniform one") {
+  const Model model = load({});
+  const std::vector<TokenId> ids = random_ids(160);
+  const std::vector<LayerCodec> codecs = default_codec_choices();
+  const LayerShape shape{2, 16, 16};
+  const LayerCodec budget{.key_bits = 3, .value_bits = 3};
+  const std::int64_t bytes = 2 * layer_bytes_per_token(budget, shape);
+  const auto errors = llama_ab::detail::prediction_errors(model, Exec(), ids, codecs, 64);
+  const auto outputs = llama_ab::detail::attention_errors(model, Exec(), ids, codecs);
+  for (const auto& measured : {errors, outputs}) {
+    REQUIRE(measured.size() == 2);
+    for (const std::vector<double>& row : measured) {
+      REQUIRE(row.size() == codecs.size());
+      CHECK(row.front() > row.back());  // 2 and 2 bits, 4 and 4 bits
+      CHECK(row.back() > 0);
+    }
+  }
+  for (const CalibrateBy by : {CalibrateBy::attention, CalibrateBy::predictions}) {
+    const BitAllocation allocation = calibrate(model, Exec(), ids, budget, by, 64);
+    CHECK(allocation.bytes <= bytes);
+    CHECK(allocation.plan.layers.size() == 2);
+    const auto& measured = by == CalibrateBy::attention ? outputs : errors;
+    const auto uniform =
+        static_cast<std::size_t>(std::find(codecs.begin(), codecs.end(), budget) - codecs.begin());
+    CHECK(allocation.error <= measured[0][uniform] + measured[1][uniform]);
+    CHECK(plan_text(allocation.plan).rfind("keys ", 0) == 0);
+  }
+}
+
+TEST_CASE("in the shadow of capture_only, attention is compared and not changed") {
+  const Model model = load({});
+  const std::vector<TokenId> ids = random_ids(201);
+  const auto measured = [&](const std::string& plan, double share) {
+    return measure_perplexity(
+        model, Exec(), ids, {parse_plan(plan, model.config)},
+        {.chunk = 64, .decode_tokens = 40, .mode = CacheMode::capture_only, .shadow = share})[1];
+  };
+  const PerplexityRow none = measured("tq_k2v2+window=0", 0);
+  CHECK(none.shadow.steps == 40);
+  CHECK(none.shadow.sampled_steps == 0);
+  const PerplexityRow coarse = measured("tq_k2v2+window=0", 1);
+  const PerplexityRow fine = measured("tq_k4v4+window=0", 1);
+  for (const PerplexityRow* row : {&coarse, &fine}) {
+    CHECK(row->all().loss == none.all().loss);
+    CHECK(row->all().kl() == none.all().kl());
+    CHECK(row->shadow.sampled_steps == 40);
+    REQUIRE(row->shadow.layers.size() == 2);
+    CHECK(row->shadow.layers[1].rows == 40 * 4);
+  }
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(fine.shadow.layers[i].output_error > 0);
+    CHECK(coarse.shadow.layers[i].output_error > 2 * fine.shadow.layers[i].output_error);
+  }
 }
 
 TEST_CASE("perplexity, divergence and agreement") {

@@ -127,6 +127,39 @@ TEST_CASE("every mode runs") {
   }
 }
 
+TEST_CASE("a calibrated plan is written, evaluated and read again") {
+  const TemporaryDirectory directory;
+  const std::string plan = directory.file("plan.json");
+  const std::string json = directory.file("report.json");
+  const std::vector<std::string> usual{"--model",   small_model(directory),
+                                       "--text",    some_text(directory),
+                                       "--tokens",  "200",
+                                       "--decode",  "10",
+                                       "--context", "0",
+                                       "--threads", "1",
+                                       "--json",    json};
+  for (const char* measure : {"attention", "predictions"}) {
+    std::vector<std::string> arguments = usual;
+    arguments.insert(arguments.end(), {"--calibrate", plan, "--measure", measure});
+    const Result result = run(directory, arguments);
+    CHECK_MESSAGE(result.exit_code == 0, result.errors);
+    CHECK(mentions(result.output, "plan of "));
+    const auto report = nlohmann::json::parse(contents(json));
+    REQUIRE(report["perplexity"].size() == 3);
+    CHECK(report["perplexity"][1]["cache"] == "tq_k3v3");
+    CHECK(report["perplexity"][2]["kv_bytes"] <= report["perplexity"][1]["kv_bytes"]);
+  }
+  std::vector<std::string> arguments = usual;
+  arguments.insert(arguments.end(), {"--plan", plan, "--mode", "capture_only", "--shadow", "1"});
+  const Result result = run(directory, arguments);
+  CHECK_MESSAGE(result.exit_code == 0, result.errors);
+  CHECK(mentions(result.output, "10 of 10 steps compared"));
+  const auto report = nlohmann::json::parse(contents(json));
+  REQUIRE(report["perplexity"].size() == 2);
+  CHECK(report["perplexity"][1]["shadow"]["compared_steps"] == 10);
+  CHECK(report["perplexity"][1]["delta"] == 0.0);
+}
+
 TEST_CASE("wrong arguments and files") {
   const TemporaryDirectory directory;
   const std::string model = small_model(directory);
@@ -155,6 +188,13 @@ TEST_CASE("wrong arguments and files") {
   refused(with({"--tokens", "100", "--mode", "fast"}), "expected off, capture_only");
   refused(with({"--tokens", "100", "--context", "4096"}), "--context is 4096");
   refused(with({"--tokens", "100", "--json", model}), "is an input file");
+  refused(with({"--tokens", "100", "--plan", text}), "parse_bit_plan");
+  refused(with({"--tokens", "100", "--calibrate", directory.file("p"), "--budget", "bf16"}),
+          "expected a preset");
+  refused(with({"--tokens", "100", "--calibrate", directory.file("p"), "--measure", "guess"}),
+          "--measure");
+  refused(with({"--tokens", "100", "--calibrate", model}), "is an input file");
+  refused(with({"--tokens", "100", "--shadow", "2"}), "--shadow");
   refused(with({"--quick", "--full"}), "--help lists the arguments");
   refused(with({"--frobnicate"}), "--help lists the arguments");
   CHECK(run(directory, with({"--tokens", "100", "--json", directory.file("no/such/folder")}))
