@@ -93,6 +93,15 @@ TEST_CASE("a plan gives pages the bytes of its layers") {
   }
 }
 
+TEST_CASE("pages of slots with an odd number of bytes have no padding either") {
+  LayerCacheOptions options;
+  options.layer_codecs.emplace_back(0, cache_codec(bits(3, 2)));
+  options.block_size = 64;
+  const auto caches = assign_layer_caches(dense_model(1, 1, 24), options);
+  CHECK(slot_bytes(bits(3, 2), 24, 24) == 19);
+  CHECK(std::get<TQFullAttentionSpec>(caches[0].attention).page_size_bytes() == 64 * 19);
+}
+
 TEST_CASE("the first layers get more key bits, and no layer gets fewer") {
   const BitPlan plan = initial_layers_key_bits(uniform_plan(6, bits(3, 2)), 2, 4);
   CHECK(key_bits_of(plan) == std::vector<int>{4, 4, 3, 3, 3, 3});
