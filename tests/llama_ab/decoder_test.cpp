@@ -66,7 +66,7 @@ std::vector<float> run(const Model& model, const std::string& plan, CacheMode mo
 
 /// Attention that differs in its last bits makes keys and values of later layers round to bfloat16
 /// otherwise, now and then.
-constexpr double close = 0.01;
+constexpr double rounding = 0.01;
 
 double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
   REQUIRE(a.size() == b.size());
@@ -110,7 +110,7 @@ TEST_CASE("chunks and single steps do not matter where rows are exact") {
     const std::vector<float> whole = run(model, plan, CacheMode::off, ids, ids.size());
     for (const std::size_t chunk : {1U, 7U, 64U}) {
       CHECK(largest_difference(whole, run(model, plan, CacheMode::off, ids, chunk, 5)) <
-            (plan == "f32" ? 2e-4 : close));
+            (plan == "f32" ? 2e-4 : rounding));
     }
   }
 }
@@ -121,14 +121,15 @@ TEST_CASE("modes: who computes attention") {
   const std::vector<float> exact = run(model, "bf16", CacheMode::off, ids, 32, 40);
   // While everything is in the exact window, the library's attention is that of the engine.
   for (const CacheMode mode : {CacheMode::hybrid, CacheMode::full_tq}) {
-    CHECK(largest_difference(exact, run(model, "tq_k3v3+window=200", mode, ids, 32, 40)) < close);
+    CHECK(largest_difference(exact, run(model, "tq_k3v3+window=200", mode, ids, 32, 40)) <
+          rounding);
     CHECK(largest_difference(
-              exact, run(model, "tq_k3v3+window=0+first=1+last=1", mode, ids, 32, 40)) < close);
+              exact, run(model, "tq_k3v3+window=0+first=1+last=1", mode, ids, 32, 40)) < rounding);
     // Compressed tokens change logits, and more bits change them less.
     const double few = largest_difference(exact, run(model, "tq_k2v2+window=0", mode, ids, 32, 40));
     const double many =
         largest_difference(exact, run(model, "tq_k4v4+window=0", mode, ids, 32, 40));
-    CHECK(few > 10 * close);
+    CHECK(few > 10 * rounding);
     CHECK(many < few / 2);
   }
   // Where the engine computes, compression changes nothing at all.
@@ -223,7 +224,7 @@ TEST_CASE("wrong steps are refused and change nothing") {
 }
 
 TEST_CASE("plans") {
-  const ModelConfig config{.layers = 4, .kv_heads = 2, .key_dim = 64, .value_dim = 64};
+  const llama_ab::ModelConfig config{.layers = 4, .kv_heads = 2, .key_dim = 64, .value_dim = 64};
   const CachePlan plan = parse_plan(
       "tq_k3v4+rotated+vb=3+rule=unit+vrule=plain+seed=5+window=64+sinks=4+first=1", config);
   REQUIRE(plan.codec.has_value());
@@ -258,7 +259,7 @@ TEST_CASE("plans") {
 }
 
 TEST_CASE("bit plans from files") {
-  const ModelConfig config{.layers = 3, .kv_heads = 2, .key_dim = 64, .value_dim = 64};
+  const llama_ab::ModelConfig config{.layers = 3, .kv_heads = 2, .key_dim = 64, .value_dim = 64};
   const TemporaryDirectory directory;
   BitPlan bits = uniform_plan(3, {.key_bits = 3, .value_bits = 2});
   bits.layers[1].reset();
