@@ -244,7 +244,11 @@ TEST_CASE("attention logits, their divergence and their top token are those of w
         CAPTURE(l);
         const Tokens<float> tokens(100 + l, 0, 150, shape);
         for (std::size_t i = 0; i < ids.size(); ++i) {
-          append(manager, std::int64_t(l), ids[i], tokens, 0, lengths[i]);
+          // In steps, so that the rows of the window go round.
+          for (std::int64_t begin = 0; begin < lengths[i]; begin += 7) {
+            append(manager, std::int64_t(l), ids[i], tokens, begin,
+                   std::min(begin + 7, lengths[i]));
+          }
         }
         const HostQueries q = queries(l, 3, m, 4, 64);
         Logits engine("logits", 3, m, 4, columns);
