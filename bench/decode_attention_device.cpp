@@ -178,9 +178,14 @@ Timing time_shape(const Shape& shape, cudaStream_t stream, bool quick) {
   problem.kv_heads = shape.kv_heads;
   problem.max_history_tokens = shape.tokens;
   DecodeOptions decode;
-  if (const char* splits = std::getenv("SPLITS")) {
-    decode.num_splits = std::atoi(splits);
-  }
+  const auto from_environment = [](const char* name) {
+    const char* text = std::getenv(name);
+    return text == nullptr ? 0 : std::atoi(text);
+  };
+  decode.num_splits = from_environment("SPLITS");
+  decode.cluster = from_environment("CLUSTER");
+  decode.ring_teams = static_cast<RingTeamsOption>(from_environment("RING_TEAMS"));
+  decode.device = static_cast<DeviceArch>(from_environment("DEVICE"));
   const auto plan = plan_decode(exec, codec, problem, decode);
   Kokkos::View<std::byte*, Space> workspace("workspace",
                                             static_cast<std::size_t>(plan.workspace_bytes()));

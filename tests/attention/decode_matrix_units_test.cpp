@@ -63,7 +63,37 @@ struct Errors {
   double lse = 0;
 };
 
-/// Runs twice; the second run must give the same bits.
+/// Whether tiles can be copied into rings.
+bool has_rings() {
+  if constexpr (detail::has_bulk_copies<Device>) {
+    return detail::device_properties(Device()).code_architecture >= 900;
+  }
+  return false;
+}
+
+struct Way {
+  DeviceArch device = DeviceArch::matrix_units;
+  RingTeamsOption teams = RingTeamsOption::automatic;
+  int cluster = 0;
+};
+
+/// Every way in which tiles come to the warps and results together.
+std::vector<Way> ways(int dim) {
+  std::vector<Way> all{{}, {DeviceArch::matrix_units_plain}};
+  if (has_rings()) {
+    all.push_back({DeviceArch::matrix_units_ring, RingTeamsOption::wide8, 1});
+    all.push_back({DeviceArch::matrix_units_ring, RingTeamsOption::wide8, 2});
+    all.push_back({DeviceArch::matrix_units_ring, RingTeamsOption::wide4, 3});
+    all.push_back({DeviceArch::matrix_units_ring, RingTeamsOption::wide4, 16});
+    if (dim <= 128) {
+      all.push_back({DeviceArch::matrix_units_ring, RingTeamsOption::narrow4, 1});
+      all.push_back({DeviceArch::matrix_units_ring, RingTeamsOption::narrow4, 8});
+    }
+  }
+  return all;
+}
+
+/// In every way; runs twice, and the second run must give the same bits.
 Errors check(const Setup& setup, DecodeOptions options = {}) {
   CAPTURE(setup.format.key_dim);
   CAPTURE(setup.format.key_bits);
@@ -76,16 +106,25 @@ Errors check(const Setup& setup, DecodeOptions options = {}) {
   const Problem problem(setup);
   const Result expected = problem.reference();
   const SpaceProblem<Device> there(problem);
-  options.device = DeviceArch::matrix_units;
-  const Result first = there.run(exec, options);
-  const Result again = there.run(exec, options);
-  const Errors errors{output_error(first.output, expected),
-                      largest_difference(first.lse, expected.lse)};
-  CHECK(errors.output <= 1e-3);
-  CHECK(errors.lse <= 1e-3);
-  CHECK(first.output == again.output);
-  CHECK(first.lse == again.lse);
-  return errors;
+  Errors worst;
+  for (const Way& way : ways(setup.format.key_dim)) {
+    options.device = way.device;
+    options.ring_teams = way.teams;
+    options.cluster = way.cluster;
+    const std::string plan = plan_decode(exec, there.codec(), there.shape(), options).describe();
+    CAPTURE(plan);
+    const Result first = there.run(exec, options);
+    const Result again = there.run(exec, options);
+    const Errors errors{output_error(first.output, expected),
+                        largest_difference(first.lse, expected.lse)};
+    CHECK(errors.output <= 1e-3);
+    CHECK(errors.lse <= 1e-3);
+    CHECK(first.output == again.output);
+    CHECK(first.lse == again.lse);
+    worst.output = std::max(worst.output, errors.output);
+    worst.lse = std::max(worst.lse, errors.lse);
+  }
+  return worst;
 }
 
 }  // namespace
@@ -207,15 +246,23 @@ TEST_CASE("diffuse and peaked heads over long histories") {
         const Problem problem(setup);
         const Result expected = problem.reference();
         const SpaceProblem<Device> there(problem);
-        DecodeOptions options;
-        options.device = DeviceArch::matrix_units;
-        const Result result = there.run(exec, options);
-        const double error = relative_error(result.output, expected);
-        CAPTURE(history);
-        CAPTURE(gain);
-        CAPTURE(mean);
-        CHECK(error <= 2e-3);
-        MESSAGE("history ", history, " gain ", gain, " mean ", mean, ": relative error ", error);
+        double worst = 0;
+        for (const Way& way : ways(128)) {
+          DecodeOptions options;
+          options.device = way.device;
+          options.ring_teams = way.teams;
+          options.cluster = way.cluster;
+          const std::string plan =
+              plan_decode(exec, there.codec(), there.shape(), options).describe();
+          const double error = relative_error(there.run(exec, options).output, expected);
+          CAPTURE(history);
+          CAPTURE(gain);
+          CAPTURE(mean);
+          CAPTURE(plan);
+          CHECK(error <= 2e-3);
+          worst = std::max(worst, error);
+        }
+        MESSAGE("history ", history, " gain ", gain, " mean ", mean, ": relative error ", worst);
       }
     }
   }
@@ -295,45 +342,52 @@ TEST_CASE("a captured step replays with the bits of an ordinary one, with new in
   const Problem problem(setup);
   cudaStream_t stream = nullptr;
   REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
-  {
-    const Device exec(stream);
-    SpaceProblem<Device> there(problem);
-    DecodeOptions options;
-    options.device = DeviceArch::matrix_units;
-    const auto plan = plan_decode(exec, there.codec(), there.shape(), options);
-    const auto run = there.prepare_run(plan);
-    Kokkos::fence();
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
-    run(exec);
-    REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
-    std::size_t nodes = 0;
-    REQUIRE(cudaGraphGetNodes(graph, nullptr, &nodes) == cudaSuccess);
-    CHECK(nodes == 2);
-    REQUIRE(cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess);
-    for (int round = 0; round < 3; ++round) {
-      there.scale_queries(round == 0 ? 1.0F : 0.7F);
+  for (const Way& way : ways(128)) {
+    for (const int splits : {1, 5}) {
+      const Device exec(stream);
+      SpaceProblem<Device> there(problem);
+      DecodeOptions options;
+      options.device = way.device;
+      options.ring_teams = way.teams;
+      options.cluster = way.cluster;
+      options.num_splits = splits;
+      const auto plan = plan_decode(exec, there.codec(), there.shape(), options);
+      const std::string description = plan.describe();
+      CAPTURE(description);
+      const auto run = there.prepare_run(plan);
       Kokkos::fence();
+      cudaGraph_t graph = nullptr;
+      cudaGraphExec_t executable = nullptr;
+      REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
       run(exec);
-      exec.fence();
-      const Result eager = run.result();
-      bool same = true;
-      for (int replay = 0; replay < 1000; ++replay) {
-        REQUIRE(cudaGraphLaunch(executable, stream) == cudaSuccess);
-        if (replay % 250 == 0 || replay == 999) {
-          REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
-          const Result result = run.result();
-          same = same && result.output == eager.output && result.lse == eager.lse;
-          run.poison_outputs();
-          Kokkos::fence();
+      REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+      std::size_t nodes = 0;
+      REQUIRE(cudaGraphGetNodes(graph, nullptr, &nodes) == cudaSuccess);
+      CHECK(nodes == (splits == 1 ? 1 : 2));
+      REQUIRE(cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess);
+      for (int round = 0; round < 2; ++round) {
+        there.scale_queries(round == 0 ? 1.0F : 0.7F);
+        Kokkos::fence();
+        run(exec);
+        exec.fence();
+        const Result eager = run.result();
+        bool same = true;
+        for (int replay = 0; replay < 1000; ++replay) {
+          REQUIRE(cudaGraphLaunch(executable, stream) == cudaSuccess);
+          if (replay % 250 == 0 || replay == 999) {
+            REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+            const Result result = run.result();
+            same = same && result.output == eager.output && result.lse == eager.lse;
+            run.poison_outputs();
+            Kokkos::fence();
+          }
         }
+        REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
+        CHECK(same);
       }
-      REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
-      CHECK(same);
+      cudaGraphExecDestroy(executable);
+      cudaGraphDestroy(graph);
     }
-    cudaGraphExecDestroy(executable);
-    cudaGraphDestroy(graph);
   }
   cudaStreamDestroy(stream);
 }

@@ -111,8 +111,9 @@ void run_decode(const ExecutionSpace& exec, const DecodePlan<ExecutionSpace, Mem
     if (plan.uses_matrix_units()) {
       const RowView queries{inputs.queries.data(), row_type_of<Query>,
                             std::int64_t{problem.query_heads} * format.key_dim, format.key_dim};
-      detail::run_matrix_units(exec, tables, memory, inputs.sequences.data(), queries,
-                               {sink_logits, output.data(), row_type_of<Output>, lse.data()});
+      detail::MmaLauncher<ExecutionSpace>(
+          exec, tables, memory, inputs.sequences.data(), queries,
+          {sink_logits, output.data(), row_type_of<Output>, lse.data()})();
       return;
     }
   }

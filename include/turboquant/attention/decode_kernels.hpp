@@ -43,7 +43,7 @@ struct DecodeWorkspace {
   /// Number of the first query row of a (sequence, part, kv head).
   [[nodiscard]] TURBOQUANT_FUNCTION std::int64_t part_row(std::int64_t sequence, int part,
                                                           int head) const noexcept {
-    return ((sequence * (layout.num_splits + 1) + part) * layout.kv_heads + head) * layout.rows;
+    return ((sequence * layout.parts + part) * layout.kv_heads + head) * layout.rows;
   }
 };
 

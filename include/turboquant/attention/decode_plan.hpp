@@ -66,13 +66,19 @@ struct DecodeLayout {
   int kv_heads = 1;
   int ratio = 1;       ///< query heads per kv head
   int rows = 1;        ///< query rows per kv head: ratio * num_queries
-  int num_splits = 1;  ///< parts of the history; the exact rows are part number num_splits
+  int num_splits = 1;  ///< parts of the history
+  /// Parts of a sequence in the workspace: the exact rows are part number num_splits. On matrix
+  /// units, parts of the history take them too, and a single part needs no workspace.
+  int parts = 2;
   std::int64_t tiles_per_split = 0;  ///< 0: the tiles of a sequence divided evenly
   std::int64_t sliding_window = 0;
   float logit_scale = 0;  ///< softmax scale times log2(e)
   float soft_cap = 0;     ///< in units of log 2
   int sets = 1;           ///< matrix units: a team takes up to 4 sets rows
   int row_blocks = 1;     ///< matrix units: teams that share the rows of a kv head
+  bool ring = false;      ///< matrix units: tiles are copied into rings
+  cuda::RingTeams ring_teams = cuda::RingTeams::wide8;
+  int cluster = 1;  ///< rings: teams of a part
 
   // Bytes from the start of the workspace, and per item.
   std::int64_t plain_queries = 0;    ///< (sequences, kv_heads, rows, key_dim) float
@@ -81,10 +87,9 @@ struct DecodeLayout {
   std::int64_t prepared_bytes = 0;
   std::int64_t states = 0;  ///< (sequences, num_splits, kv_heads, state_bytes)
   std::int64_t state_bytes = 0;
-  std::int64_t outputs = 0;   ///< (sequences, num_splits + 1, kv_heads, rows, value_dim) float
-  std::int64_t maxima = 0;    ///< (sequences, num_splits + 1, kv_heads, rows) float
+  std::int64_t outputs = 0;  ///< (sequences, parts, kv_heads, rows, value_dim) float
+  std::int64_t maxima = 0;   ///< (sequences, parts, kv_heads, rows) float
   std::int64_t sums = 0;      ///< the same
-  std::int64_t counters = 0;  ///< (sequences, kv_heads, row_blocks) int; matrix units only
   std::int64_t bytes = 0;
 };
 
@@ -143,7 +148,8 @@ class DecodePlan {
     layout_.soft_cap = static_cast<float>(double{problem.logits_soft_cap} * log2_e);
     choose_splits(options);
     if constexpr (!detail::has_matrix_units<ExecutionSpace>) {
-      require(options.device != DeviceArch::matrix_units, ErrorCode::unsupported,
+      require(options.device == DeviceArch::automatic || options.device == DeviceArch::portable,
+              ErrorCode::unsupported,
               "plan_decode: matrix units were asked for, but this execution space has none in this "
               "build");
     }
@@ -161,18 +167,22 @@ class DecodePlan {
   void choose_device_operations(const ExecutionSpace& exec, const DecodeOptions& options) {
     const TileTables& tables = codec_.tables();
     if constexpr (detail::has_matrix_units<ExecutionSpace>) {
-      const detail::MmaPlan mma = detail::plan_mma(
-          codec_.format(), problem_, detail::device_properties(exec), options.num_splits);
-      require(mma.used() || options.device != DeviceArch::matrix_units, ErrorCode::unsupported,
+      const detail::DeviceProperties device = detail::device_properties(exec);
+      const detail::cuda::ClusterCapacity* capacity = nullptr;
+      if constexpr (detail::has_bulk_copies<ExecutionSpace>) {
+        if (device.code_architecture >= 900) {
+          capacity = &detail::cuda::cluster_capacity(exec);
+        }
+      }
+      const detail::MmaPlan mma =
+          detail::plan_mma(codec_.format(), problem_, device, capacity, options);
+      const bool asked = options.device == DeviceArch::matrix_units ||
+                         options.device == DeviceArch::matrix_units_plain ||
+                         options.device == DeviceArch::matrix_units_ring;
+      require(mma.used() || !asked, ErrorCode::unsupported,
               "plan_decode: matrix units were asked for, but ", mma.refusal);
       if (mma.used() && options.device != DeviceArch::portable) {
-        matrix_units_ = true;
-        operations_name_ = "matrix units (15-bit queries, fp16 weights)";
-        layout_.sets = mma.sets;
-        layout_.row_blocks = mma.row_blocks;
-        layout_.num_splits = mma.num_splits;
-        layout_.tiles_per_split = 0;
-        lay_out_matrix_units();
+        use_matrix_units(mma);
         return;
       }
       operations_name_ = mma.used() ? "portable float (asked for)"
@@ -224,14 +234,24 @@ class DecodePlan {
   void lay_out_parts(Sections& section) {
     const std::int64_t heads = checked_mul(layout_.num_sequences, layout_.kv_heads);
     const std::int64_t rows =
-        checked_mul(checked_mul(heads, layout_.rows), std::int64_t{layout_.num_splits} + 1);
+        checked_mul(checked_mul(heads, layout_.rows), std::int64_t{layout_.parts});
     layout_.outputs = section(rows, 4 * codec_.format().value_dim);
     layout_.maxima = section(rows, 4);
     layout_.sums = section(rows, 4);
     layout_.bytes = section.bytes();
   }
 
-  void lay_out_matrix_units() {
+  void use_matrix_units(const detail::MmaPlan& mma) {
+    matrix_units_ = true;
+    operations_name_ = "matrix units (15-bit queries, fp16 weights), " + mma.describe();
+    layout_.sets = mma.sets;
+    layout_.row_blocks = mma.row_blocks;
+    layout_.num_splits = mma.num_splits;
+    layout_.tiles_per_split = 0;
+    layout_.ring = mma.ring;
+    layout_.ring_teams = mma.teams;
+    layout_.cluster = mma.cluster;
+    layout_.parts = mma.num_splits > 1 ? mma.num_splits : 0;
     Sections section;
     lay_out_parts(section);
   }
@@ -250,6 +270,7 @@ class DecodePlan {
     layout_.rotated_queries = section(checked_mul(rows, vectors), 4 * format.key_dim);
     layout_.prepared = section(heads, layout_.prepared_bytes);
     layout_.states = section(checked_mul(heads, layout_.num_splits), layout_.state_bytes);
+    layout_.parts = layout_.num_splits + 1;
     lay_out_parts(section);
   }
 

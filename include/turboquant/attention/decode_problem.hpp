@@ -37,6 +37,16 @@ enum class DeviceArch {
   automatic,     ///< matrix units where device, tile format and problem allow it
   portable,      ///< float, the reference on any device
   matrix_units,  ///< 8 x 8 matrix units: compute capability 8.0 or newer
+  matrix_units_plain,  ///< the same with tiles loaded into registers
+  matrix_units_ring,   ///< the same with tiles copied into rings: compute capability 9.0 or newer
+};
+
+/// Teams of warps that have their tiles copied into rings.
+enum class RingTeamsOption {
+  automatic,
+  wide8,    ///< 8 warps, steps of up to 64 tokens, one team on a multiprocessor
+  wide4,    ///< 4 warps, two teams
+  narrow4,  ///< 4 warps, steps of 32 tokens, four teams; up to 128 dimensions
 };
 
 /// What may differ without changing what is computed, beyond rounding.
@@ -49,6 +59,9 @@ struct DecodeOptions {
   /// Device spaces only. Matrix units err by up to 1e-3 of the mean length of the values averaged,
   /// whatever the exactness; automatic splits then depend on the device and the batch.
   DeviceArch device = DeviceArch::automatic;  ///< matrix units are refused where there are none
+  /// With rings: teams of a part that exchange results without memory, 1 to 16; 0 chooses.
+  int cluster = 0;
+  RingTeamsOption ring_teams = RingTeamsOption::automatic;  ///< with rings
 
   static constexpr std::int64_t default_tiles_per_split = 16;
 };

@@ -3,6 +3,7 @@
 #include <turboquant/attention/mma_kernels.hpp>
 #include <turboquant/attention/mma_merge.hpp>
 #include <turboquant/device/arch/cuda_mma_shapes.hpp>
+#include <turboquant/device/arch/cuda_sm90_launch.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -10,53 +11,103 @@
 
 namespace turboquant::detail {
 
-/// Enqueues a decode step on matrix units: two kernels, no allocation.
-/// @param sequences readable by the execution space; tiles in mma order, pages aligned to 16 bytes
+/// Enqueues a decode step on matrix units: one kernel, or two where histories are cut; no allocation.
 template <class ExecutionSpace>
-void run_matrix_units(const ExecutionSpace& exec, const TileTables& tables,
-                      const DecodeWorkspace& workspace, const DecodeSequence* sequences,
-                      const RowView& queries, const AttentionOutputs& outputs) {
-  const DecodeLayout& layout = workspace.layout;
-  const int walks = layout.num_sequences * layout.kv_heads;
-  const auto launch = [&](const char* label, int teams, auto bounds, std::size_t scratch,
-                          const auto& kernel) {
-    using Kernel = std::decay_t<decltype(kernel)>;
-    using Policy = Kokkos::TeamPolicy<ExecutionSpace, decltype(bounds)>;
-    Policy policy(exec, teams, Kernel::warps, 32);
+class MmaLauncher {
+ public:
+  /// @param sequences readable by the execution space; tiles in mma order, pages aligned to 16 bytes
+  MmaLauncher(const ExecutionSpace& exec, const TileTables& tables,
+              const DecodeWorkspace& workspace, const DecodeSequence* sequences,
+              const RowView& queries, const AttentionOutputs& outputs)
+      : exec_(exec),
+        tables_(tables),
+        workspace_(workspace),
+        sequences_(sequences),
+        outputs_(outputs) {
+    const HadamardTransform& rotation = tables.key_rotation;
+    preparation_.rotation = rotation;
+    preparation_.queries = queries;
+    const double factor =
+        rotation.source == nullptr ? hadamard_factor(rotation.dim, rotation.rounds) : 1.0;
+    preparation_.unit =
+        static_cast<float>(factor * integer_grid(tables.format.key_bits).step *
+                           static_cast<double>(workspace.layout.logit_scale));
+  }
+
+  void operator()() const {
+    const DecodeLayout& layout = workspace_.layout;
+    cuda::with_mma_shape(tables_.format, [&](auto shape) {
+      using Shape = decltype(shape);
+      layout.sets == 1 ? attend<Shape, 1>() : attend<Shape, 2>();
+    });
+    if (layout.num_splits == 1) {
+      return;
+    }
+    const int rows =
+        layout.num_sequences * layout.num_queries * layout.kv_heads * layout.ratio;
+    if constexpr (has_bulk_copies<ExecutionSpace>) {
+      if (layout.ring) {
+        cuda::launch_in_blocks(exec_, {rows, 1, MmaMerge::warps, MmaMerge::most_scratch_bytes},
+                               MmaMerge{tables_.format.value_dim, workspace_, outputs_});
+        return;
+      }
+    }
+    launch_teams("turboquant::run_decode::mma_merge", rows,
+                 Kokkos::LaunchBounds<MmaMerge::most_threads, 1>{}, sizeof(MmaMerge::Scratch),
+                 MmaMergeTeams{{tables_.format.value_dim, workspace_, outputs_}});
+  }
+
+ private:
+  [[nodiscard]] int parts() const {
+    const DecodeLayout& layout = workspace_.layout;
+    return layout.num_sequences * layout.kv_heads * layout.row_blocks * layout.num_splits;
+  }
+
+  template <class Shape, int Sets>
+  void attend() const {
+    if constexpr (has_bulk_copies<ExecutionSpace>) {
+      if (workspace_.layout.ring) {
+        if constexpr (cuda::has_narrow_teams(Shape::dim)) {
+          if (workspace_.layout.ring_teams == cuda::RingTeams::narrow4) {
+            return attend_blocks<cuda::NarrowTeam<Shape, Sets>>();
+          }
+        }
+        return attend_blocks<cuda::WideTeam<Shape, Sets>>();
+      }
+    }
+    using Team = cuda::LoadingTeam<Shape, Sets>;
+    launch_teams("turboquant::run_decode::mma_attend", parts(),
+                 Kokkos::LaunchBounds<32 * Team::warps, cuda::teams_per_unit>{},
+                 Team::scratch_bytes,
+                 MmaAttendTeams<Team>{{workspace_, sequences_, preparation_, outputs_}});
+  }
+
+  template <class Team>
+  void attend_blocks() const {
+    const int warps = cuda::ring_warps(workspace_.layout.ring_teams);
+    cuda::launch_in_blocks(
+        exec_, {parts(), workspace_.layout.cluster, warps, Team::scratch_bytes(warps)},
+        MmaAttendBlocks<Team>{{workspace_, sequences_, preparation_, outputs_}});
+  }
+
+  template <class Bounds, class Kernel>
+  void launch_teams(const char* label, int teams, Bounds, std::size_t scratch,
+                    const Kernel& kernel) const {
+    Kokkos::TeamPolicy<ExecutionSpace, Bounds> policy(exec_, teams, Kernel::warps, 32);
     policy.set_scratch_size(0, Kokkos::PerTeam(static_cast<int>(scratch) + 128));
     // Kernels of more than 512 bytes are passed as arguments only if they are called light.
     Kokkos::parallel_for(label,
                          Kokkos::Experimental::require(
                              policy, Kokkos::Experimental::WorkItemProperty::HintLightWeight),
                          kernel);
-  };
-  cuda::QueryPreparation preparation;
-  preparation.rotation = tables.key_rotation;
-  preparation.queries = queries;
-  const double factor = tables.key_rotation.source == nullptr
-                            ? hadamard_factor(tables.key_rotation.dim, tables.key_rotation.rounds)
-                            : 1.0;
-  preparation.unit = static_cast<float>(factor * integer_grid(tables.format.key_bits).step *
-                                        static_cast<double>(layout.logit_scale));
-  cuda::with_mma_shape(tables.format, [&](auto shape) {
-    using Shape = decltype(shape);
-    const auto attend = [&](const auto& kernel) {
-      using Kernel = std::decay_t<decltype(kernel)>;
-      launch("turboquant::run_decode::mma_attend",
-             walks * layout.row_blocks * (layout.num_splits + 1),
-             Kokkos::LaunchBounds<32 * Kernel::warps, cuda::teams_per_unit>{},
-             Kernel::scratch_bytes, kernel);
-    };
-    if (layout.sets == 1) {
-      attend(MmaAttend<Shape, 1>{workspace, sequences, preparation});
-    } else {
-      attend(MmaAttend<Shape, 2>{workspace, sequences, preparation});
-    }
-  });
-  launch("turboquant::run_decode::mma_merge",
-         layout.num_sequences * layout.num_queries * layout.kv_heads * layout.ratio,
-         Kokkos::LaunchBounds<MmaMerge::threads, 1>{}, sizeof(MmaMerge::Scratch),
-         MmaMerge{tables.format.value_dim, workspace, outputs});
-}
+  }
+
+  const ExecutionSpace& exec_;
+  const TileTables& tables_;
+  const DecodeWorkspace& workspace_;
+  const DecodeSequence* sequences_;
+  AttentionOutputs outputs_;
+  cuda::QueryPreparation preparation_{};
+};
 
 }  // namespace turboquant::detail

@@ -1,148 +1,106 @@
 #pragma once
 
-#include <turboquant/attention/decode_kernels.hpp>
-#include <turboquant/device/arch/cuda_mma_walk.hpp>
+#include <turboquant/attention/mma_outputs.hpp>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 namespace turboquant::detail {
 
-/// Where the results of a decode step go.
-struct AttentionOutputs {
-  const float* sink_logits = nullptr;  ///< (query_heads) or null
-  void* output = nullptr;              ///< (sequences, num_queries, query_heads, value_dim)
-  RowType type = RowType::float32;
-  float* lse = nullptr;  ///< (sequences, num_queries, query_heads)
-
-  TURBOQUANT_FUNCTION void store(std::int64_t at, float x) const noexcept {
-    switch (type) {
-      case RowType::float16: static_cast<float16*>(output)[at] = float16::from_float(x); break;
-      case RowType::bfloat16: static_cast<bfloat16*>(output)[at] = bfloat16::from_float(x); break;
-      default: static_cast<float*>(output)[at] = x; break;
-    }
-  }
-};
-
-/// Second step on matrix units: a team merges the parts of one query row and normalises.
+/// Second step on matrix units, where histories are cut: a team merges the parts of one query row
+/// and normalises.
 ///
 /// Parts are added in a fixed order: same bits always.
 struct MmaMerge {
   static constexpr int warps = 4;
-  static constexpr int threads = 32 * warps;
+  static constexpr int most_threads = 32 * warps;
+  static constexpr int blocks_per_unit = 4;
   /// Parts whose outputs are on their way at a time.
   static constexpr int flight = 8;
 
+  /// What the threads have added up.
   struct Scratch {
-    float sums[threads][4];
-    float maximum;
-    float sum;
+    cuda::PartSum sums[most_threads];
   };
+  static constexpr std::size_t most_scratch_bytes = sizeof(Scratch);
 
   int dim;
   DecodeWorkspace workspace;
   AttentionOutputs outputs;
 
-  template <class Member>
-  KOKKOS_FUNCTION void operator()(const Member& member) const {
-    auto& scratch = *static_cast<Scratch*>(
-        member.team_scratch(0).get_shmem_aligned(std::size_t{sizeof(Scratch)}, 128));
+  template <class Context>
+  KOKKOS_FORCEINLINE_FUNCTION void operator()(const Context& context) const {
+    context.await_earlier();
+    auto& scratch = *reinterpret_cast<Scratch*>(context.scratch);
     const DecodeLayout& layout = workspace.layout;
-    const int lane = cuda::lane_index();
-    const auto warp = static_cast<int>(member.team_rank());
-    const int thread = 32 * warp + lane;
-    const auto item = static_cast<std::int64_t>(member.league_rank());
     const int query_heads = layout.kv_heads * layout.ratio;
-    const auto token = static_cast<int>(item / query_heads);
-    const auto query_head = static_cast<int>(item % query_heads);
+    const int token = context.item / query_heads;
+    const int query_head = context.item % query_heads;
     const int sequence = token / layout.num_queries;
     const int row = token % layout.num_queries * layout.ratio + query_head % layout.ratio;
-    const int parts = layout.num_splits + 1;
     const std::int64_t first = workspace.part_row(sequence, 0, query_head / layout.ratio) + row;
     const std::int64_t stride = std::int64_t{layout.kv_heads} * layout.rows;
+    // Two dimensions a thread, or two in a row; where threads are left over, they share the parts.
+    const int columns = dim / 2;
+    const int sharers = most_threads / columns;
+    const int column = context.thread() % columns;
+    const int sharer = context.thread() / columns;
     const float* maxima = workspace.floats(layout.maxima, first);
     const float* sums = workspace.floats(layout.sums, first);
-    // Four dimensions a thread; where threads are left over, they share the parts.
-    const int columns = dim / 4;
-    const int sharers = threads / columns;
-    const int column = thread % columns;
-    const int sharer = thread / columns;
-    const float* from = workspace.floats(layout.outputs, first * dim + 4 * column);
-    float part[flight][4] = {};
-    const auto load = [&](int begin) {
+    const float* from = workspace.floats(layout.outputs, first * dim + 2 * column);
+    cuda::PartSum total;
+    for (int begin = sharer; begin < layout.num_splits; begin += flight * sharers) {
+      float maximum[flight];
+      float sum[flight];
+      cuda::FloatPair value[flight];
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int k = 0; k < flight; ++k) {
         const int i = begin + k * sharers;
-        if (i < parts && sharer < sharers) {
-          cuda::load_shared_results(from + i * stride * dim, part[k]);
+        maximum[k] = negative_infinity;
+        if (i < layout.num_splits && sharer < sharers) {
+          maximum[k] = maxima[i * stride];
+          sum[k] = sums[i * stride];
+          value[k] = cuda::load_pair(from + i * stride * dim);
         }
       }
-    };
-    load(sharer);
-    float highest = negative_infinity;
-    float sum = 0;
-    for (int i = lane; i < parts; i += 32) {
-      const float maximum = maxima[i * stride];
-      const float added = maximum == negative_infinity ? 0.0F : sums[i * stride];
-      const float larger = maximum > highest ? maximum : highest;
-      if (larger != negative_infinity) {
-        sum = sum * cuda::exp2_of(highest - larger) + added * cuda::exp2_of(maximum - larger);
-      }
-      highest = larger;
-    }
-    const float own = highest;
-    highest = cuda::max_over_lanes(highest);
-    const float sink = outputs.sink_logits == nullptr
-                           ? negative_infinity
-                           : outputs.sink_logits[query_head] * static_cast<float>(log2_e);
-    highest = sink > highest ? sink : highest;
-    sum =
-        cuda::sum_over_lanes(own == negative_infinity ? 0.0F : sum * cuda::exp2_of(own - highest));
-    sum += sink == negative_infinity ? 0.0F : cuda::exp2_of(sink - highest);
-    float total[4] = {};
-    for (int begin = sharer; begin < parts; begin += flight * sharers) {
-      if (begin != sharer) {
-        load(begin);
-      }
+      float highest = total.maximum;
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int k = 0; k < flight; ++k) {
-        const int i = begin + k * sharers;
-        float maximum = negative_infinity;
-        if (i < parts) {
-          maximum = maxima[i * stride];
-        }
+        highest = maximum[k] > highest ? maximum[k] : highest;
+      }
+      total.raise(highest);
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int k = 0; k < flight; ++k) {
         // What an empty part holds is not defined.
-        if (maximum != negative_infinity) {
-          const float weight = cuda::exp2_of(maximum - highest);
-          TURBOQUANT_UNROLL_IN_KERNELS
-          for (int e = 0; e < 4; ++e) {
-            total[e] += weight * part[k][e];
-          }
+        if (maximum[k] != negative_infinity) {
+          total.add(maximum[k], sum[k], value[k].first, value[k].second);
         }
       }
     }
-    TURBOQUANT_UNROLL_IN_KERNELS
-    for (int e = 0; e < 4; ++e) {
-      scratch.sums[thread][e] = total[e];
+    scratch.sums[context.thread()] = total;
+    context.barrier();
+    if (sharer > 0) {
+      return;
     }
-    member.team_barrier();
-    if (thread < columns) {
-      for (int other = 1; other < sharers; ++other) {
-        for (int e = 0; e < 4; ++e) {
-          total[e] += scratch.sums[thread + other * columns][e];
-        }
-      }
-      const float inverse = sum > 0 ? 1.0F / sum : 0.0F;
-      for (int e = 0; e < 4; ++e) {
-        outputs.store(item * dim + 4 * column + e, total[e] * inverse);
-      }
-      if (thread == 0) {
-        outputs.lse[item] = sum > 0
-                                ? (highest + std::log2(sum)) * static_cast<float>(natural_log_of_2)
-                                : negative_infinity;
-      }
+    for (int other = 1; other < sharers; ++other) {
+      const cuda::PartSum& part = scratch.sums[context.thread() + other * columns];
+      total.raise(part.maximum);
+      total.add(part.maximum, part.sum, part.first, part.second);
     }
+    outputs.finish(context.item, query_head, dim, 2 * column, total);
+  }
+};
+
+/// Under `TeamPolicy`.
+struct MmaMergeTeams : MmaMerge {
+  template <class Member>
+  KOKKOS_FUNCTION void operator()(const Member& member) const {
+    MmaMerge::operator()(cuda::LaneContext<Member>{
+        member,
+        static_cast<std::byte*>(
+            member.team_scratch(0).get_shmem_aligned(std::size_t{sizeof(Scratch)}, 128)),
+        static_cast<int>(member.league_rank()), cuda::lane_index(),
+        static_cast<int>(member.team_rank()), warps});
   }
 };
 

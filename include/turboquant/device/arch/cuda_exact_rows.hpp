@@ -1,6 +1,6 @@
 #pragma once
 
-#include <turboquant/device/arch/cuda_mma_walk.hpp>
+#include <turboquant/device/arch/cuda_mma_state.hpp>
 #include <turboquant/device/row_view.hpp>
 
 #include <cstddef>
@@ -14,112 +14,180 @@ struct ExactRun {
   RowView keys{};
   RowView values{};
   std::int64_t capacity = 0;
-  std::int64_t start = 0;
-  std::int64_t count = 0;
+  std::int64_t start = 0;  ///< below capacity
+  std::int64_t count = 0;  ///< at most capacity
   std::int64_t position = 0;
   std::int64_t window = 0;  ///< 0: all
 };
 
-/// The running softmax of a warp over uncompressed tokens for up to 4 rows; a lane has every 32nd
+/// The running softmax of a warp over uncompressed tokens for two rows; a lane has every 32nd
 /// dimension.
 template <int Dim>
 struct ExactState {
+  static constexpr int rows = 2;
   static constexpr int each = Dim / 32;
-  static constexpr float unseen = -1e30F;
+  /// Tokens that are on their way at a time: as many as registers hold beside the state of a warp.
+  static constexpr int flight = Dim > 128 ? 2 : 4;
 
-  float query[4][each];
-  float output[4][each];
-  float reference[4];
-  float sum[4];
-  std::int64_t position[4];  ///< of each row's query
+  float query[rows][each];
+  float output[rows][each];
+  float reference[rows];
+  float sum[rows];
+  std::int64_t position[rows];  ///< of each row's query
 
-  /// Takes every `warps`-th token.
-  template <class Context>
-  KOKKOS_FORCEINLINE_FUNCTION void take(const Context& context, const ExactRun& run, int head,
-                                        int rows) {
-    for (std::int64_t i = context.warp; i < run.count; i += context.warps) {
-      const std::int64_t row = (run.start + i) % run.capacity;
-      const std::int64_t key_at = run.keys.offset(row, head) + context.lane;
-      const std::int64_t value_at = run.values.offset(row, head) + context.lane;
-      float key[each];
-      float value[each];
+  /// Takes tokens first, first + stride and so on.
+  KOKKOS_FORCEINLINE_FUNCTION void take(const ExactRun& run, std::int64_t first,
+                                        std::int64_t stride, int head, int lane) {
+    for (std::int64_t begin = first; begin < run.count; begin += flight * stride) {
+      float key[flight][each];
+      float value[flight][each];
+      load(run, run.keys, begin, stride, head, lane, key);
+      load(run, run.values, begin, stride, head, lane, value);
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int k = 0; k < flight; ++k) {
+        const std::int64_t i = begin + k * stride;
+        if (i < run.count) {
+          add(key[k], value[k], run.position + i, run.window);
+        }
+      }
+    }
+  }
+
+ private:
+  /// Loads up to `flight` tokens; those beyond the last one are the first again.
+  KOKKOS_FORCEINLINE_FUNCTION static void load(const ExactRun& run, const RowView& view,
+                                               std::int64_t begin, std::int64_t stride, int head,
+                                               int lane, float (&out)[flight][each]) {
+    std::int64_t at[flight];
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int k = 0; k < flight; ++k) {
+      const std::int64_t i = begin + k * stride;
+      std::int64_t row = run.start + (i < run.count ? i : begin);
+      row -= row >= run.capacity ? run.capacity : 0;
+      at[k] = view.offset(row, head) + lane;
+    }
+    // One branch for all, so that the loads are under way together.
+    switch (view.type) {
+      case RowType::float16:
+        return convert<float16>(view, at, out, [](float16 x) { return x.to_float(); });
+      case RowType::bfloat16:
+        return convert<bfloat16>(view, at, out, [](bfloat16 x) { return x.to_float(); });
+      default: return convert<float>(view, at, out, [](float x) { return x; });
+    }
+  }
+  template <class Number, class ToFloat>
+  KOKKOS_FORCEINLINE_FUNCTION static void convert(const RowView& view,
+                                                  const std::int64_t (&at)[flight],
+                                                  float (&out)[flight][each],
+                                                  const ToFloat& to_float) {
+    const auto* numbers = static_cast<const Number*>(view.data);
+    Number loaded[flight][each];
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int k = 0; k < flight; ++k) {
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int j = 0; j < each; ++j) {
-        key[j] = run.keys.read(key_at + 32 * j);
-        value[j] = run.values.read(value_at + 32 * j);
+        loaded[k][j] = numbers[at[k] + 32 * j];
       }
+    }
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int k = 0; k < flight; ++k) {
       TURBOQUANT_UNROLL_IN_KERNELS
-      for (int r = 0; r < 4; ++r) {
-        float part = 0;
+      for (int j = 0; j < each; ++j) {
+        out[k][j] = to_float(loaded[k][j]);
+      }
+    }
+  }
+
+  KOKKOS_FORCEINLINE_FUNCTION void add(const float (&key)[each], const float (&value)[each],
+                                       std::int64_t token, std::int64_t window) {
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int r = 0; r < rows; ++r) {
+      float part = 0;
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int j = 0; j < each; ++j) {
+        part += query[r][j] * key[j];
+      }
+      const float logit = sum_over_lanes(part);
+      const bool seen = token <= position[r] && (window == 0 || token > position[r] - window);
+      if (seen) {
+        const float next = logit > reference[r] ? logit : reference[r];
+        const float factor = exp2_of(reference[r] - next);
+        const float weight = exp2_of(logit - next);
+        reference[r] = next;
+        sum[r] = sum[r] * factor + weight;
         TURBOQUANT_UNROLL_IN_KERNELS
         for (int j = 0; j < each; ++j) {
-          part += query[r][j] * key[j];
-        }
-        const float logit = sum_over_lanes(part);
-        const std::int64_t token = run.position + i;
-        const bool seen = r < rows && token <= position[r] &&
-                          (run.window == 0 || token > position[r] - run.window);
-        if (seen) {
-          const float next = logit > reference[r] ? logit : reference[r];
-          const float factor = exp2_of(reference[r] - next);
-          const float weight = exp2_of(logit - next);
-          reference[r] = next;
-          sum[r] = sum[r] * factor + weight;
-          TURBOQUANT_UNROLL_IN_KERNELS
-          for (int j = 0; j < each; ++j) {
-            output[r][j] = output[r][j] * factor + weight * value[j];
-          }
+          output[r][j] = output[r][j] * factor + weight * value[j];
         }
       }
     }
   }
 };
 
-/// Attention of up to 4 rows over two runs of uncompressed tokens: one call a team.
-/// @param queries  first number of row r is number `query_at[r]`
-/// @param position of the queries of rows 0 to 3
-/// @param out      (rows, dim), not normalised; maximum and sum (rows)
-template <int Dim, int Warps, class Context>
-KOKKOS_FORCEINLINE_FUNCTION void attend_exact(
-    const Context& context, const ExactRun& sinks, const ExactRun& window, int head,
-    const RowView& queries, const std::int64_t (&query_at)[4], const std::int64_t (&position)[4],
-    int rows, float logit_scale, float* out, float* maximum, float* sum) {
-  ExactState<Dim> state;
-  TURBOQUANT_UNROLL_IN_KERNELS
-  for (int r = 0; r < 4; ++r) {
-    state.reference[r] = ExactState<Dim>::unseen;
-    state.sum[r] = 0;
-    state.position[r] = position[r];
-    TURBOQUANT_UNROLL_IN_KERNELS
-    for (int j = 0; j < Dim / 32; ++j) {
-      state.output[r][j] = 0;
-      state.query[r][j] =
-          r < rows ? queries.read(query_at[r] + context.lane + 32 * j) * logit_scale : 0.0F;
-    }
+/// The uncompressed tokens of a sequence, sinks before window, dealt to the warps that share it.
+struct ExactRows {
+  ExactRun sinks{};
+  ExactRun window{};
+  RowView queries{};
+  int head = 0;
+  float logit_scale = 1;
+  int walker = 0;   ///< number of this warp
+  int walkers = 1;  ///< how many they are
+
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION bool any_for_warp() const {
+    return walker < sinks.count + window.count;
   }
-  state.take(context, sinks, head, rows);
-  state.take(context, window, head, rows);
-  auto& results = *reinterpret_cast<WarpResults<Dim, Warps>*>(context.scratch);
-  if (context.lane == 0) {
+
+  /// Makes what a warp finds the beginning of its state.
+  /// @param row_at(i, at, position) tells where the query of row i begins and its position
+  /// @param rows                    rows that exist
+  /// @param spare                   (2 dim)
+  template <class Shape, int Sets, class RowAt>
+  KOKKOS_FORCEINLINE_FUNCTION void start(MmaState<Shape, Sets>& state, const RowAt& row_at,
+                                         int rows, int lane, float* spare) const {
+    constexpr int dim = Shape::dim;
+    const auto lead = static_cast<std::int64_t>(walker) - sinks.count % walkers;
     TURBOQUANT_UNROLL_IN_KERNELS
-    for (int r = 0; r < 4; ++r) {
-      results.reference[context.warp][r] = state.reference[r];
+    for (int pair = 0; pair < 2 * Sets; ++pair) {
+      if (2 * pair < rows) {
+        ExactState<dim> exact;
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int r = 0; r < 2; ++r) {
+          const int row = 2 * pair + r;
+          exact.reference[r] = unseen;
+          exact.sum[r] = 0;
+          std::int64_t at = 0;
+          row_at(row < rows ? row : 2 * pair, at, exact.position[r]);
+          TURBOQUANT_UNROLL_IN_KERNELS
+          for (int j = 0; j < ExactState<dim>::each; ++j) {
+            exact.output[r][j] = 0;
+            exact.query[r][j] = queries.read(at + lane + 32 * j) * logit_scale;
+          }
+        }
+        exact.take(sinks, walker, walkers, head, lane);
+        exact.take(window, lead < 0 ? lead + walkers : lead, walkers, head, lane);
+        // Lanes change places: a lane of the state has two dimensions in 16 of one row.
+        sync_lanes();
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int r = 0; r < 2; ++r) {
+          TURBOQUANT_UNROLL_IN_KERNELS
+          for (int j = 0; j < ExactState<dim>::each; ++j) {
+            spare[dim * r + lane + 32 * j] = exact.output[r][j];
+          }
+        }
+        sync_lanes();
+        const int column = lane % 4;
+        const int odd = column % 2;
+        const float* from = spare + dim * odd;
+        const float sum = odd != 0 ? exact.sum[1] : exact.sum[0];
+        if (column / 2 == pair % 2 && sum > 0) {
+          state.start(pair / 2, odd != 0 ? exact.reference[1] : exact.reference[0], sum, lane,
+                      [&](int d) { return from[d]; });
+        }
+      }
     }
+    sync_lanes();
   }
-  context.barrier();
-  TURBOQUANT_UNROLL_IN_KERNELS
-  for (int r = 0; r < 4; ++r) {
-    const float factor = warp_factor(results, context.warp, r);
-    if (context.lane == 0) {
-      results.sum[context.warp][r] = state.sum[r] * factor;
-    }
-    TURBOQUANT_UNROLL_IN_KERNELS
-    for (int j = 0; j < Dim / 32; ++j) {
-      results.output[context.warp][r][context.lane + 32 * j] = state.output[r][j] * factor;
-    }
-  }
-  context.barrier();
-  add_warps(context, results, 0, rows, out, maximum, sum);
-}
+};
 
 }  // namespace turboquant::detail::cuda

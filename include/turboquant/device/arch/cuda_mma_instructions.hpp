@@ -33,6 +33,10 @@ KOKKOS_FORCEINLINE_FUNCTION bool any_lane(bool condition) {
 KOKKOS_FORCEINLINE_FUNCTION Word from_lane(Word x, int lane) {
   return __shfl_sync(~0U, x, lane);
 }
+KOKKOS_FORCEINLINE_FUNCTION const std::byte* from_lane(const std::byte* x, int lane) {
+  return reinterpret_cast<const std::byte*>(
+      __shfl_sync(~0U, reinterpret_cast<unsigned long long>(x), lane));
+}
 KOKKOS_FORCEINLINE_FUNCTION float from_lane_xor(float x, int mask) {
   return __shfl_xor_sync(~0U, x, mask);
 }
@@ -109,16 +113,10 @@ KOKKOS_FORCEINLINE_FUNCTION void multiply_add(float (&c)[4], Word a0, Word a1, W
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/// Reads what other teams have written during this kernel.
-KOKKOS_FORCEINLINE_FUNCTION float load_shared_result(const float* at) {
-  return __ldcg(at);
-}
-KOKKOS_FORCEINLINE_FUNCTION void load_shared_results(const float* at, float (&out)[4]) {
-  const float4 four = __ldcg(reinterpret_cast<const float4*>(at));
-  out[0] = four.x;
-  out[1] = four.y;
-  out[2] = four.z;
-  out[3] = four.w;
+/// Two numbers that lie together, past the first-level cache.
+KOKKOS_FORCEINLINE_FUNCTION FloatPair load_pair(const float* at) {
+  const float2 pair = __ldcg(reinterpret_cast<const float2*>(at));
+  return {pair.x, pair.y};
 }
 
 #else
@@ -131,6 +129,9 @@ KOKKOS_FORCEINLINE_FUNCTION bool any_lane(bool condition) {
   return condition;
 }
 KOKKOS_FORCEINLINE_FUNCTION Word from_lane(Word x, int) {
+  return x;
+}
+KOKKOS_FORCEINLINE_FUNCTION const std::byte* from_lane(const std::byte* x, int) {
   return x;
 }
 KOKKOS_FORCEINLINE_FUNCTION float from_lane_xor(float x, int) {
@@ -159,13 +160,8 @@ KOKKOS_FORCEINLINE_FUNCTION Word transpose(Word x) {
 }
 KOKKOS_FORCEINLINE_FUNCTION void multiply_add(int (&)[4], const Word (&)[4], Word, Word) {}
 KOKKOS_FORCEINLINE_FUNCTION void multiply_add(float (&)[4], Word, Word, Word, Word, Word, Word) {}
-KOKKOS_FORCEINLINE_FUNCTION float load_shared_result(const float* at) {
-  return *at;
-}
-KOKKOS_FORCEINLINE_FUNCTION void load_shared_results(const float* at, float (&out)[4]) {
-  for (int i = 0; i < 4; ++i) {
-    out[i] = at[i];
-  }
+KOKKOS_FORCEINLINE_FUNCTION FloatPair load_pair(const float* at) {
+  return {at[0], at[1]};
 }
 
 #endif

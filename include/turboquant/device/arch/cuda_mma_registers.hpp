@@ -16,8 +16,12 @@ inline constexpr int team_warps = 4;
 inline constexpr int teams_per_unit = 2;
 
 /// A tile format known at compile time and what follows from it for one warp.
-template <int KeyBits, int ValueBits, int Dim, int Group>
+/// @tparam SubTiles sub-tiles of a step; 0: as many as registers hold beside the next step's loads
+template <int KeyBits, int ValueBits, int Dim, int Group, int SubTiles = 0>
 struct MmaShape {
+  template <int Count>
+  using with_sub_tiles = MmaShape<KeyBits, ValueBits, Dim, Group, Count>;
+
   static constexpr TileFormat format{KeyCodec::mse, KeyBits, Dim,   ValueCodec::grouped,
                                      ValueBits,     Dim,     Group, TileOrder::mma};
   static constexpr int key_bits = KeyBits;
@@ -25,8 +29,10 @@ struct MmaShape {
   static constexpr int dim = Dim;
   static constexpr int groups = Dim / Group;
   static constexpr int sub_tokens = static_cast<int>(format.sub_tile_tokens());
-  /// Sub-tiles that a warp takes in one step: as many as its registers hold.
-  static constexpr int sub_tiles = sub_tokens < 64 && groups == 1 ? 2 : 1;
+  /// Sub-tiles that a warp takes in one step.
+  static constexpr int sub_tiles = SubTiles > 0                      ? SubTiles
+                                   : sub_tokens < 64 && groups == 1 ? 2
+                                                                    : 1;
   static constexpr int step_tokens = sub_tokens * sub_tiles;
   static constexpr int steps_per_tile = static_cast<int>(TileFormat::tokens) / step_tokens;
   static constexpr int step_bytes = static_cast<int>(format.sub_tile_bytes()) * sub_tiles;
@@ -44,16 +50,16 @@ struct MmaShape {
 };
 
 /// The `Count` dwords of a lane in a section of codes.
-template <int Count>
-KOKKOS_FORCEINLINE_FUNCTION void load_section(const std::byte* section, int lane,
-                                              Word (&out)[Count]) {
+/// @tparam Address `const std::byte*` or `SharedAddress`
+template <int Count, class Address>
+KOKKOS_FORCEINLINE_FUNCTION void load_section(Address section, int lane, Word (&out)[Count]) {
   constexpr int whole = Count / 4;
   constexpr int rest = Count % 4;
   TURBOQUANT_UNROLL_IN_KERNELS
   for (int i = 0; i < whole; ++i) {
-    load_4_words(section + 512 * i + 16 * lane, out + 4 * i);
+    load_4_words(section + (512 * i + 16 * lane), out + 4 * i);
   }
-  const std::byte* at = section + 512 * whole + 4 * rest * lane;
+  const Address at = section + (512 * whole + 4 * rest * lane);
   if constexpr (rest == 2) {
     load_2_words(at, out + 4 * whole);
   } else {
@@ -65,8 +71,8 @@ KOKKOS_FORCEINLINE_FUNCTION void load_section(const std::byte* section, int lane
 }
 
 /// `Count` consecutive dwords, aligned to their size up to 16 bytes.
-template <int Count>
-KOKKOS_FORCEINLINE_FUNCTION void load_row(const std::byte* at, Word* out) {
+template <int Count, class Address>
+KOKKOS_FORCEINLINE_FUNCTION void load_row(Address at, Word* out) {
   if constexpr (Count >= 4) {
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int i = 0; i < Count / 4; ++i) {
@@ -107,14 +113,15 @@ struct KeyRegisters {
   Word words[Shape::sub_tiles][Shape::key_words];
   Word scales[Shape::blocks / 2];  ///< two fp16: tokens r of an even block of 8 and of the next
 
-  KOKKOS_FORCEINLINE_FUNCTION void load(const std::byte* step, int lane) {
+  template <class Address>
+  KOKKOS_FORCEINLINE_FUNCTION void load(Address step, int lane) {
     constexpr auto bytes = static_cast<int>(Shape::format.sub_tile_bytes());
     constexpr auto scales_at = static_cast<int>(Shape::format.key_scales_offset());
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int i = 0; i < Shape::sub_tiles; ++i) {
       load_section(step + i * bytes, lane, words[i]);
       load_row<Shape::sub_blocks / 2>(
-          step + i * bytes + scales_at + lane / 4 * Shape::sub_blocks * 2,
+          step + (i * bytes + scales_at + lane / 4 * Shape::sub_blocks * 2),
           scales + i * Shape::sub_blocks / 2);
     }
   }
@@ -128,20 +135,21 @@ struct ValueRegisters {
   Word scales[Shape::groups][Shape::blocks];
   Word zeros[Shape::groups][Shape::blocks];
 
-  KOKKOS_FORCEINLINE_FUNCTION void load(const std::byte* step, int lane) {
+  template <class Address>
+  KOKKOS_FORCEINLINE_FUNCTION void load(Address step, int lane) {
     constexpr auto bytes = static_cast<int>(Shape::format.sub_tile_bytes());
     constexpr auto scales_at = static_cast<int>(Shape::format.value_scales_offset());
     constexpr auto zeros_at = static_cast<int>(Shape::format.value_zeros_offset());
     constexpr auto codes_at = static_cast<int>(Shape::format.value_codes_offset());
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int i = 0; i < Shape::sub_tiles; ++i) {
-      const std::byte* at = step + i * bytes;
+      const Address at = step + i * bytes;
       load_section(at + codes_at, lane, words[i]);
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int group = 0; group < Shape::groups; ++group) {
         const int row = 2 * Shape::sub_tokens * group + lane % 4 * Shape::sub_blocks * 4;
-        load_row<Shape::sub_blocks>(at + scales_at + row, scales[group] + i * Shape::sub_blocks);
-        load_row<Shape::sub_blocks>(at + zeros_at + row, zeros[group] + i * Shape::sub_blocks);
+        load_row<Shape::sub_blocks>(at + (scales_at + row), scales[group] + i * Shape::sub_blocks);
+        load_row<Shape::sub_blocks>(at + (zeros_at + row), zeros[group] + i * Shape::sub_blocks);
       }
     }
   }

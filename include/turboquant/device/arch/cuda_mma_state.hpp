@@ -40,6 +40,9 @@ struct StepMask {
   }
 };
 
+/// The maximum of nothing: the difference of two is a number.
+inline constexpr float unseen = -1e30F;
+
 /// The running softmax of one warp for up to 4 `Sets` query rows, spread over its lanes: lane
 /// 4 r + c works for rows c and 4 + c.
 ///
@@ -49,7 +52,6 @@ struct StepMask {
 /// Value codes are operands as they are, as subnormal fp16 (code 2^-24).
 template <class Shape, int Sets>
 struct MmaState {
-  static constexpr float unseen = -1e30F;
   /// The weights of tokens at the running maximum are 2^lift; larger scales need smaller weights.
   static constexpr float usual_lift = 8;
   static constexpr float low_lift = -8;
@@ -90,6 +92,34 @@ struct MmaState {
     for (int set = 0; set < Sets; ++set) {
       reference[set] = unseen;
       query_scale[set] = rows.scale[4 * set + lane % 4];
+    }
+  }
+
+  /// Takes over what has been summed elsewhere for row 4 `set` + c: to be called for all of them
+  /// before the first step.
+  /// @param maximum logit of weight 1 in `sum` and the values
+  /// @param value   value(d) is the sum for dimension d, not normalised
+  template <class Value>
+  KOKKOS_FORCEINLINE_FUNCTION void start(int set, float maximum, float sum, int lane,
+                                         const Value& value) {
+    constexpr float unit = 16777216.0F;
+    const float weight = exp2_of(lift);
+    reference[set] = maximum - lift;
+    zero[0][2 + set] = sum * weight;
+    // The inverse of `value`, with zero points of zero.
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int tile = Shape::value_tiles - 1; tile >= 0; --tile) {
+      const float even = value(16 * tile + lane / 4 * 2) * weight;
+      const float odd = value(16 * tile + lane / 4 * 2 + 1) * weight;
+      float upper = odd * (16 / unit);
+      float both = even * (1 / unit) + upper;
+      if constexpr (Shape::value_bits == 2) {
+        const float rest = tile % 2 == 0 ? output[(tile + 1) % Shape::value_tiles][set] : 0.0F;
+        upper = tile % 2 == 0 ? odd * (4 / unit) + rest : odd * (64 / unit);
+        both = even * (tile % 2 == 0 ? 1 / unit : 16 / unit) + upper;
+      }
+      output[tile][set] = both;
+      output[tile][2 + set] = upper;
     }
   }
 
@@ -253,7 +283,6 @@ struct MmaState {
   }
   /// Sum of the weights of row 4 set + c.
   KOKKOS_FORCEINLINE_FUNCTION float sum(int set) const { return zero[0][2 + set]; }
-  KOKKOS_FORCEINLINE_FUNCTION bool nothing_seen(int set) const { return reference[set] == unseen; }
 
  private:
   KOKKOS_FORCEINLINE_FUNCTION void rescale(float (&highest)[Sets], bool large) {

@@ -1,0 +1,197 @@
+#pragma once
+
+#include <turboquant/device/arch/cuda_mma_state.hpp>
+#include <turboquant/device/arch/cuda_mma_walk.hpp>
+#include <turboquant/device/arch/cuda_sm90.hpp>
+
+#include <cstddef>
+
+namespace turboquant::detail::cuda {
+
+/// One lane's view of its team: `warps` warps of 32 lanes with common scratch memory.
+template <class Member>
+struct LaneContext {
+  /// Teams that share a walk and read each other's scratch memory, and this one's number among them.
+  static constexpr int blocks = 1;
+  static constexpr int rank = 0;
+
+  const Member& member;
+  std::byte* scratch = nullptr;  ///< 16-byte aligned
+  int item = 0;                  ///< number of the team
+  int lane = 0;
+  int warp = 0;
+  int warps = 1;
+
+  KOKKOS_FORCEINLINE_FUNCTION void barrier() const { member.team_barrier(); }
+  KOKKOS_FORCEINLINE_FUNCTION void await_earlier() const {}
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION int thread() const { return 32 * warp + lane; }
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION int threads() const { return 32 * warps; }
+};
+
+/// What the warps of a team share, whatever brings their tiles.
+template <int Dim, int Sets, int Warps>
+struct TeamScratch {
+  static constexpr int rows = 4 * Sets;
+  static constexpr int spare_floats = 2 * Dim;  ///< of one warp, before the first step
+  static constexpr int area = Warps * spare_floats > rows * Dim ? Warps * spare_floats : rows * Dim;
+
+  TileWalk walk;
+  PreparedRows<Dim, Sets> prepared;
+  float reference[Warps][rows];
+  float sum[Warps][rows];
+  /// Maximum and sum of the team's rows, for the other teams of its walk.
+  alignas(16) float totals[rows][2];
+  /// Spare memory of the warps; in the end the team's outputs (rows, Dim).
+  alignas(16) float shared[area];
+
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION float* spare(int warp) {
+    return shared + spare_floats * warp;
+  }
+};
+
+/// Memory for the outputs of 4 rows of every warp.
+template <int Dim>
+struct WarpRows {
+  static constexpr int row_floats = Dim + 8;
+  static constexpr std::size_t bytes = sizeof(float) * 4 * row_floats;
+
+  std::byte* base;
+  std::size_t stride;  ///< bytes from one warp to the next
+
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION float* row(int warp, int row) const {
+    return reinterpret_cast<float*>(base + static_cast<std::size_t>(warp) * stride) +
+           row * row_floats;
+  }
+};
+
+/// The running sum of parts that have maxima of their own.
+struct PartSum {
+  float maximum = unseen;
+  float sum = 0;
+  float first = 0;
+  float second = 0;
+
+  /// @param highest at least the maximum of everything that follows before the next call
+  KOKKOS_FORCEINLINE_FUNCTION void raise(float highest) {
+    if (highest > maximum) {
+      const float factor = exp2_of(maximum - highest);
+      maximum = highest;
+      sum *= factor;
+      first *= factor;
+      second *= factor;
+    }
+  }
+  KOKKOS_FORCEINLINE_FUNCTION void add(float part_maximum, float part_sum, float x, float y) {
+    const float weight = exp2_of(part_maximum - maximum);
+    sum += weight * part_sum;
+    first += weight * x;
+    second += weight * y;
+  }
+};
+
+/// Adds up what the warps of all teams of a walk have found, always in the same order.
+/// @param num_rows rows that exist, up to 4 Sets
+/// @param sink     `sink(row, d, sum)` takes dimensions d and d + 1 of a row
+template <class Shape, int Sets, int Warps, class Context, class Sink>
+KOKKOS_FORCEINLINE_FUNCTION void add_teams(const Context& context,
+                                           const MmaState<Shape, Sets>& state,
+                                           TeamScratch<Shape::dim, Sets, Warps>& scratch,
+                                           const WarpRows<Shape::dim>& memory, int num_rows,
+                                           const Sink& sink) {
+  constexpr int pairs = Shape::dim / 2;
+  const int row = context.lane / 4;
+  const int column = context.lane % 4;
+  if (row == 0) {
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int set = 0; set < Sets; ++set) {
+      scratch.reference[context.warp][4 * set + column] = state.reference[set];
+      scratch.sum[context.warp][4 * set + column] = state.sum(set);
+    }
+  }
+  TURBOQUANT_UNROLL_IN_KERNELS
+  for (int set = 0; set < Sets; ++set) {
+    const int left = num_rows - 4 * set;
+    if (column < left) {
+      float* at = memory.row(context.warp, column) + 2 * row;
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int tile = 0; tile < Shape::value_tiles; ++tile) {
+        const FloatPair value = state.value(set, tile);
+        at[16 * tile] = value.first;
+        at[16 * tile + 1] = value.second;
+      }
+    }
+    context.barrier();
+    for (int i = context.thread(); i < (left < 4 ? left : 4) * pairs; i += context.threads()) {
+      const int r = i / pairs;
+      const int d = i % pairs * 2;
+      PartSum total;
+      for (int warp = 0; warp < context.warps; ++warp) {
+        const float reference = scratch.reference[warp][4 * set + r];
+        total.maximum = reference > total.maximum ? reference : total.maximum;
+      }
+      for (int warp = 0; warp < context.warps; ++warp) {
+        const float* x = memory.row(warp, r) + d;
+        total.add(scratch.reference[warp][4 * set + r], scratch.sum[warp][4 * set + r], x[0], x[1]);
+      }
+      if (context.blocks == 1) {
+        sink(4 * set + r, d, total);
+      } else {
+        float* at = scratch.shared + (4 * set + r) * Shape::dim + d;
+        at[0] = total.first;
+        at[1] = total.second;
+        if (d == 0) {
+          scratch.totals[4 * set + r][0] = total.maximum;
+          scratch.totals[4 * set + r][1] = total.sum;
+        }
+      }
+    }
+    if (set + 1 < Sets) {
+      context.barrier();
+    }
+  }
+  if (context.blocks == 1) {
+    return;
+  }
+  // Every team adds up a share of the dimensions, after all have written.
+  cluster_barrier();
+  const int all = num_rows * pairs;
+  const int share = (all + context.blocks - 1) / context.blocks;
+  const int end = (context.rank + 1) * share < all ? (context.rank + 1) * share : all;
+  const SharedAddress totals = shared_address(scratch.totals);
+  const SharedAddress outputs = shared_address(scratch.shared);
+  for (int i = context.rank * share + context.thread(); i < end; i += context.threads()) {
+    constexpr int flight = 8;
+    const int r = i / pairs;
+    PartSum total;
+    for (int begin = 0; begin < context.blocks; begin += flight) {
+      FloatPair part[flight];
+      FloatPair value[flight];
+      float highest = total.maximum;
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int k = 0; k < flight; ++k) {
+        if (begin + k < context.blocks) {
+          part[k] = load_cluster_pair(in_block(totals + 8 * r, begin + k));
+          value[k] = load_cluster_pair(in_block(outputs + 8 * i, begin + k));
+        }
+      }
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int k = 0; k < flight; ++k) {
+        if (begin + k < context.blocks) {
+          highest = part[k].first > highest ? part[k].first : highest;
+        }
+      }
+      total.raise(highest);
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int k = 0; k < flight; ++k) {
+        if (begin + k < context.blocks) {
+          total.add(part[k].first, part[k].second, value[k].first, value[k].second);
+        }
+      }
+    }
+    sink(r, i % pairs * 2, total);
+  }
+  // Nobody leaves while others read its memory.
+  cluster_barrier();
+}
+
+}  // namespace turboquant::detail::cuda

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <turboquant/device/arch/cuda_mma_walk.hpp>
+#include <turboquant/device/arch/cuda_sm90.hpp>
+
+#include <cstddef>
+
+namespace turboquant::detail::cuda {
+
+/// Steps that the copy engine brings into a ring of `Stages` places in shared memory, every warp its
+/// own: no registers hold what is on its way, and no warp waits for another.
+template <class Shape, int Stages>
+struct CopiedSteps {
+  static constexpr int bytes = Shape::step_bytes;
+  /// Of one warp's ring, without its barriers.
+  static constexpr int ring_bytes = Stages * bytes;
+
+  StepAddresses<Shape> addresses;
+  SharedAddress ring;
+  SharedAddress barriers;  ///< (Stages) of 8 bytes
+  int next = Stages;       ///< step to be copied next
+  int stage = 0;
+  Word phase = 0;
+  KeyRegisters<Shape> keys;
+  ValueRegisters<Shape> values;
+
+  /// @param ring     `ring_bytes`, 16-byte aligned
+  /// @param barriers 8 bytes a stage, made and published
+  KOKKOS_FORCEINLINE_FUNCTION CopiedSteps(const WarpSteps& steps, int lane, std::byte* ring_memory,
+                                          std::byte* barrier_memory)
+      : addresses{steps, lane},
+        ring(shared_address(ring_memory)),
+        barriers(shared_address(barrier_memory)) {}
+
+  KOKKOS_FORCEINLINE_FUNCTION void start(const TileWalk& walk) {
+    addresses.start(walk);
+    const int lane = addresses.lane;
+    if (lane < Stages && lane < addresses.steps.count) {
+      start_copy(ring + lane * bytes, addresses.current, bytes, barriers + 8 * lane);
+    }
+  }
+  KOKKOS_FORCEINLINE_FUNCTION void await_keys() {
+    await_copy(barriers + 8 * stage, phase);
+    keys.load(ring + stage * bytes, addresses.lane);
+  }
+  /// Values move to registers, and the place is filled again.
+  KOKKOS_FORCEINLINE_FUNCTION void keys_are_used(const TileWalk& walk) {
+    values.load(ring + stage * bytes, addresses.lane);
+    sync_lanes();
+    if (next < addresses.steps.count) {
+      addresses.advance(walk, next);
+      if (addresses.lane == next % 32) {
+        start_copy(ring + stage * bytes, addresses.current, bytes, barriers + 8 * stage);
+      }
+      ++next;
+    }
+    ++stage;
+    if (stage == Stages) {
+      stage = 0;
+      phase ^= 1U;
+    }
+  }
+  KOKKOS_FORCEINLINE_FUNCTION void values_are_used() {}
+};
+
+}  // namespace turboquant::detail::cuda
