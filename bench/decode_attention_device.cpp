@@ -184,7 +184,7 @@ Timing time_shape(const Shape& shape, cudaStream_t stream, bool quick) {
   };
   decode.num_splits = from_environment("SPLITS");
   decode.cluster = from_environment("CLUSTER");
-  decode.ring_teams = static_cast<RingTeamsOption>(from_environment("RING_TEAMS"));
+  decode.ring_teams = static_cast<RingTeams>(from_environment("RING_TEAMS"));
   decode.device = static_cast<DeviceArch>(from_environment("DEVICE"));
   const auto plan = plan_decode(exec, codec, problem, decode);
   Kokkos::View<std::byte*, Space> workspace("workspace",

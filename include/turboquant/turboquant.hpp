@@ -12,6 +12,7 @@
 #include <turboquant/attention/mma_decode.hpp>
 #include <turboquant/attention/mma_kernels.hpp>
 #include <turboquant/attention/mma_merge.hpp>
+#include <turboquant/attention/mma_outputs.hpp>
 #include <turboquant/attention/mma_plan.hpp>
 #include <turboquant/attention/scores.hpp>
 #include <turboquant/base/checked_math.hpp>
@@ -35,9 +36,14 @@
 #include <turboquant/device/arch/cuda_mma_instructions.hpp>
 #include <turboquant/device/arch/cuda_mma_prepare.hpp>
 #include <turboquant/device/arch/cuda_mma_registers.hpp>
+#include <turboquant/device/arch/cuda_mma_results.hpp>
 #include <turboquant/device/arch/cuda_mma_shapes.hpp>
 #include <turboquant/device/arch/cuda_mma_state.hpp>
+#include <turboquant/device/arch/cuda_mma_teams.hpp>
 #include <turboquant/device/arch/cuda_mma_walk.hpp>
+#include <turboquant/device/arch/cuda_sm90.hpp>
+#include <turboquant/device/arch/cuda_sm90_launch.hpp>
+#include <turboquant/device/arch/cuda_sm90_ring.hpp>
 #include <turboquant/device/arch/cuda_target.hpp>
 #include <turboquant/device/arch/float8_query.hpp>
 #include <turboquant/device/arch/host_operations.hpp>
@@ -45,6 +51,7 @@
 #include <turboquant/device/arch/int8_query.hpp>
 #include <turboquant/device/arch/integer_attention.hpp>
 #include <turboquant/device/arch/level_tables.hpp>
+#include <turboquant/device/arch/ring_teams.hpp>
 #include <turboquant/device/arch/select.hpp>
 #include <turboquant/device/arch/tile_geometry.hpp>
 #include <turboquant/device/arch/x86_avx2.hpp>

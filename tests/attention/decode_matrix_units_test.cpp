@@ -73,7 +73,7 @@ bool has_rings() {
 
 struct Way {
   DeviceArch device = DeviceArch::matrix_units;
-  RingTeamsOption teams = RingTeamsOption::automatic;
+  RingTeams teams = RingTeams::automatic;
   int cluster = 0;
 };
 
@@ -81,13 +81,13 @@ struct Way {
 std::vector<Way> ways(int dim) {
   std::vector<Way> all{{}, {DeviceArch::matrix_units_plain}};
   if (has_rings()) {
-    all.push_back({DeviceArch::matrix_units_ring, RingTeamsOption::wide8, 1});
-    all.push_back({DeviceArch::matrix_units_ring, RingTeamsOption::wide8, 2});
-    all.push_back({DeviceArch::matrix_units_ring, RingTeamsOption::wide4, 3});
-    all.push_back({DeviceArch::matrix_units_ring, RingTeamsOption::wide4, 16});
+    all.push_back({DeviceArch::matrix_units_ring, RingTeams::wide8, 1});
+    all.push_back({DeviceArch::matrix_units_ring, RingTeams::wide8, 2});
+    all.push_back({DeviceArch::matrix_units_ring, RingTeams::wide4, 3});
+    all.push_back({DeviceArch::matrix_units_ring, RingTeams::wide4, 16});
     if (dim <= 128) {
-      all.push_back({DeviceArch::matrix_units_ring, RingTeamsOption::narrow4, 1});
-      all.push_back({DeviceArch::matrix_units_ring, RingTeamsOption::narrow4, 8});
+      all.push_back({DeviceArch::matrix_units_ring, RingTeams::narrow4, 1});
+      all.push_back({DeviceArch::matrix_units_ring, RingTeams::narrow4, 8});
     }
   }
   return all;

@@ -77,8 +77,9 @@ struct DecodeLayout {
   int sets = 1;           ///< matrix units: a team takes up to 4 sets rows
   int row_blocks = 1;     ///< matrix units: teams that share the rows of a kv head
   bool ring = false;      ///< matrix units: tiles are copied into rings
-  cuda::RingTeams ring_teams = cuda::RingTeams::wide8;
-  int cluster = 1;  ///< rings: teams of a part
+  RingTeams ring_teams = RingTeams::automatic;
+  int team_warps = 8;  ///< rings: warps of a team
+  int cluster = 1;     ///< rings: teams of a part
 
   // Bytes from the start of the workspace, and per item.
   std::int64_t plain_queries = 0;    ///< (sequences, kv_heads, rows, key_dim) float
@@ -250,6 +251,7 @@ class DecodePlan {
     layout_.tiles_per_split = 0;
     layout_.ring = mma.ring;
     layout_.ring_teams = mma.teams;
+    layout_.team_warps = mma.team_warps;
     layout_.cluster = mma.cluster;
     layout_.parts = mma.num_splits > 1 ? mma.num_splits : 0;
     Sections section;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <turboquant/device/arch/ring_teams.hpp>
 #include <turboquant/device/arch/select.hpp>
 #include <turboquant/device/paged_tiles.hpp>
 #include <turboquant/device/row_view.hpp>
@@ -41,14 +42,6 @@ enum class DeviceArch {
   matrix_units_ring,   ///< the same with tiles copied into rings: compute capability 9.0 or newer
 };
 
-/// Teams of warps that have their tiles copied into rings.
-enum class RingTeamsOption {
-  automatic,
-  wide8,    ///< 8 warps, steps of up to 64 tokens, one team on a multiprocessor
-  wide4,    ///< 4 warps, two teams
-  narrow4,  ///< 4 warps, steps of 32 tokens, four teams; up to 128 dimensions
-};
-
 /// What may differ without changing what is computed, beyond rounding.
 struct DecodeOptions {
   Exactness exactness = Exactness::exact;
@@ -61,7 +54,7 @@ struct DecodeOptions {
   DeviceArch device = DeviceArch::automatic;  ///< matrix units are refused where there are none
   /// With rings: teams of a part that exchange results without memory, 1 to 16; 0 chooses.
   int cluster = 0;
-  RingTeamsOption ring_teams = RingTeamsOption::automatic;  ///< with rings
+  RingTeams ring_teams = RingTeams::automatic;  ///< with rings
 
   static constexpr std::int64_t default_tiles_per_split = 16;
 };

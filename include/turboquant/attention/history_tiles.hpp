@@ -28,7 +28,9 @@ struct HistoryTiles {
     constexpr auto tile_tokens = static_cast<std::int64_t>(TileFormat::tokens);
     first_tile = begin / tile_tokens;
     end_tile = end > begin ? (end - 1) / tile_tokens + 1 : first_tile;
-    const std::int64_t even = (end_tile - first_tile + layout.num_splits - 1) / layout.num_splits;
+    const std::int64_t tiles = end_tile - first_tile;
+    const std::int64_t even =
+        layout.num_splits == 1 ? tiles : (tiles + layout.num_splits - 1) / layout.num_splits;
     per_split = layout.tiles_per_split > 0 ? layout.tiles_per_split : even;
   }
 

@@ -68,7 +68,7 @@ class MmaLauncher {
     if constexpr (has_bulk_copies<ExecutionSpace>) {
       if (workspace_.layout.ring) {
         if constexpr (cuda::has_narrow_teams(Shape::dim)) {
-          if (workspace_.layout.ring_teams == cuda::RingTeams::narrow4) {
+          if (workspace_.layout.ring_teams == RingTeams::narrow4) {
             return attend_blocks<cuda::NarrowTeam<Shape, Sets>>();
           }
         }
@@ -84,7 +84,7 @@ class MmaLauncher {
 
   template <class Team>
   void attend_blocks() const {
-    const int warps = cuda::ring_warps(workspace_.layout.ring_teams);
+    const int warps = workspace_.layout.team_warps;
     cuda::launch_in_blocks(
         exec_, {parts(), workspace_.layout.cluster, warps, Team::scratch_bytes(warps)},
         MmaAttendBlocks<Team>{{workspace_, sequences_, preparation_, outputs_}});

@@ -61,31 +61,41 @@ struct MmaAttend {
     if (context.thread() == 0) {
       scratch.walk = walk;
     }
-    const auto row_at = [&](int row) {
+    const auto query_at = [&](int row) {
       return workspace.query_at(preparation.queries, index, head, first_row + row);
     };
+    float* spare = Team::spare(context, context.warp);
     for (int slot = context.warp; slot < 4 * sets; slot += context.warps) {
-      cuda::prepare_row<dim, sets>(preparation, row_at(slot < rows ? slot : 0), slot < rows,
-                                   context.lane, slot, scratch.prepared,
-                                   scratch.spare(context.warp));
+      cuda::prepare_row<dim, sets>(preparation, query_at(slot < rows ? slot : 0), slot < rows,
+                                   context.lane, slot, scratch.prepared, spare);
     }
-    context.barrier();
-    cuda::MmaState<Shape, sets> state;
-    state.reset(scratch.prepared, context.lane);
     cuda::ExactRows exact = exact_rows(sequence, head);
     exact.walkers = (parts > 1 ? parts : 1) * steps.stride;
     exact.walker = split * steps.stride + steps.first;
     if (exact.any_for_warp()) {
-      exact.start(
-          state,
+      exact.attend<dim>(
           [&](int row, std::int64_t& at, std::int64_t& position) {
-            at = row_at(row);
+            at = query_at(row);
             position = sequence.query_position + (first_row + row) / layout.ratio;
           },
-          rows, context.lane, scratch.spare(context.warp));
+          rows, context.lane, scratch.reference[context.warp], scratch.sum[context.warp], spare);
+    }
+    context.barrier();
+    cuda::MmaState<Shape, sets> state;
+    state.reset(scratch.prepared, context.lane);
+    if (exact.any_for_warp()) {
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int set = 0; set < sets; ++set) {
+        const int row = 4 * set + context.lane % 4;
+        const float sum = row < rows ? scratch.sum[context.warp][row] : 0.0F;
+        if (sum > 0) {
+          state.start(set, scratch.reference[context.warp][row], sum, context.lane,
+                      [&](int d) { return spare[row * dim + d]; });
+        }
+      }
     }
     cuda::attend_steps(scratch.walk, steps, context.lane, source, state);
-    cuda::add_teams(context, state, scratch, Team::rows(context), rows,
+    cuda::add_teams(context, state, scratch, Team::rows(context), Team::spare(context, 0), rows,
                     RowSink{workspace, outputs, dim, index, head, first_row, part_row});
   }
 

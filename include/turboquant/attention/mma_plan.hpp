@@ -22,8 +22,9 @@ struct MmaPlan {
   int num_splits = 1;
   bool ring = false;         ///< tiles are copied into rings
   std::string ring_refusal;  ///< why not
-  cuda::RingTeams teams = cuda::RingTeams::wide8;
-  int cluster = 1;  ///< teams of a part
+  RingTeams teams = RingTeams::wide8;
+  int team_warps = 8;  ///< of a ring
+  int cluster = 1;     ///< teams of a part
 
   [[nodiscard]] bool used() const noexcept { return refusal.empty(); }
 
@@ -33,8 +34,8 @@ struct MmaPlan {
       return "tiles loaded into registers (" + ring_refusal + ")";
     }
     std::string text = "tiles copied into rings (compute capability 9.0), teams of " +
-                       std::to_string(cuda::ring_warps(teams)) + " warps";
-    text += teams == cuda::RingTeams::narrow4 ? " with short steps" : "";
+                       std::to_string(team_warps) + " warps";
+    text += teams == RingTeams::narrow4 ? " with short steps" : "";
     return cluster > 1 ? text + " in clusters of " + std::to_string(cluster) : text;
   }
 };
@@ -63,73 +64,81 @@ struct MmaPlan {
   return static_cast<int>(best);
 }
 
+/// The size of a kind of team for tiles of a format that `mma_refusal` lets pass.
+[[nodiscard]] inline cuda::RingTeamSize ring_team_size(const TileFormat& format, int sets,
+                                                       RingTeams teams) {
+  cuda::RingTeamSize size;
+  cuda::with_mma_shape(format, [&](auto shape) {
+    using Shape = decltype(shape);
+    size = sets == 1 ? cuda::ring_team_size<Shape, 1>(teams) : cuda::ring_team_size<Shape, 2>(teams);
+  });
+  return size;
+}
+
 /// Chooses teams, clusters and parts for the ring: what takes the least time, counted in quarters of
 /// the time in which a multiprocessor streams 8 tiles.
 struct RingChoice {
   std::int64_t walks = 1;
   std::int64_t tiles = 1;
-  int dim = 128;
   const cuda::ClusterCapacity* capacity = nullptr;
 
-  std::int64_t best_cost = std::numeric_limits<std::int64_t>::max();
-  cuda::RingTeams teams = cuda::RingTeams::wide8;
+  std::int64_t best_cost = (std::numeric_limits<std::int64_t>::max)();
+  RingTeams teams = RingTeams::automatic;  ///< as long as nothing fits
+  cuda::RingTeamSize size{};
   int cluster = 1;
   int num_splits = 1;
 
-  /// Considers everything that options leave open; 0 leaves splits or cluster open.
-  void choose(int splits, int cluster_size, RingTeamsOption kind) {
-    for (const auto candidate :
-         {cuda::RingTeams::wide8, cuda::RingTeams::wide4, cuda::RingTeams::narrow4}) {
-      const bool asked = kind == RingTeamsOption::automatic ||
-                         static_cast<int>(kind) == static_cast<int>(candidate) + 1;
-      if (!asked || (candidate == cuda::RingTeams::narrow4 && !cuda::has_narrow_teams(dim))) {
+  /// Considers a kind of team; 0 leaves splits or cluster open.
+  void consider(RingTeams candidate, const cuda::RingTeamSize& candidate_size, int splits,
+                int cluster_size) {
+    for (int blocks = 1; blocks <= cuda::most_cluster_blocks; ++blocks) {
+      if (cluster_size != 0 && blocks != cluster_size) {
         continue;
       }
-      for (int size = 1; size <= cuda::most_cluster_blocks; ++size) {
-        if (cluster_size == 0 || size == cluster_size) {
-          choose_splits(candidate, size, splits);
+      const auto fit = static_cast<std::size_t>(candidate_size.per_unit);
+      const std::int64_t at_once =
+          capacity->blocks[fit][static_cast<std::size_t>(blocks)] / blocks;
+      if (at_once == 0) {
+        continue;
+      }
+      if (splits > 0) {
+        consider(candidate, candidate_size, blocks, splits, at_once);
+        continue;
+      }
+      const std::int64_t most = (std::max)(std::int64_t{1}, tiles / 4);
+      for (std::int64_t parts = 1; parts <= most; ++parts) {
+        consider(candidate, candidate_size, blocks, parts, at_once);
+        if (checked_mul(walks, parts) > 2 * at_once) {
+          break;
         }
       }
     }
   }
 
  private:
-  void choose_splits(cuda::RingTeams candidate, int size, int splits) {
-    const int fit = cuda::ring_teams_per_unit(candidate);
-    const std::int64_t slots =
-        capacity->blocks[static_cast<std::size_t>(fit)][static_cast<std::size_t>(size)];
-    if (slots == 0) {
-      return;
-    }
-    const std::int64_t wave = (std::max)(std::int64_t{1}, slots / size);
-    if (splits > 0) {
-      consider(candidate, size, splits, wave);
-      return;
-    }
-    const std::int64_t most = (std::min)((std::max)(std::int64_t{1}, tiles / 4), 2 * wave);
-    for (std::int64_t parts = 1; parts <= most; ++parts) {
-      consider(candidate, size, parts, wave);
-      if (checked_mul(walks, parts) > 4 * wave) {
-        break;
-      }
-    }
-  }
-
-  void consider(cuda::RingTeams candidate, int size, std::int64_t parts, std::int64_t wave) {
-    const std::int64_t rounds = ceil_div(checked_mul(walks, parts), wave);
-    const std::int64_t warps = checked_mul(parts, std::int64_t{size} * cuda::ring_warps(candidate));
-    const int halves = candidate == cuda::RingTeams::narrow4 ? 2 : 1;
-    const std::int64_t steps = ceil_div(checked_mul(tiles, halves), warps);
+  void consider(RingTeams candidate, const cuda::RingTeamSize& candidate_size, int blocks,
+                std::int64_t parts, std::int64_t at_once) {
+    const bool narrow = candidate == RingTeams::narrow4;
+    const std::int64_t rounds = ceil_div(checked_mul(walks, parts), at_once);
+    const std::int64_t warps = checked_mul(parts, std::int64_t{blocks} * candidate_size.warps);
+    const std::int64_t steps = ceil_div(checked_mul(tiles, narrow ? 2 : 1), warps);
+    // Tiles that a multiprocessor streams in one step of all its warps, times 2.
+    const std::int64_t at_a_time =
+        std::int64_t{candidate_size.warps} * candidate_size.per_unit * (narrow ? 1 : 2);
     // Teams that share a multiprocessor hide each other's beginning and end.
-    const std::int64_t start = candidate == cuda::RingTeams::wide8 ? 8 : 3;
+    const std::int64_t start = candidate_size.per_unit > 1 ? 3 : 8;
     const std::int64_t merge = parts > 1 ? 4 : 0;
-    const std::int64_t meet = size > 8 ? 2 : (size > 1 ? 1 : 0);
+    const std::int64_t meet = blocks > 8 ? 2 : (blocks > 1 ? 1 : 0);
     const std::int64_t cost =
-        5 + checked_mul(rounds, checked_add(checked_mul(steps, 4), start)) + merge + meet;
+        5 + checked_mul(rounds, checked_add(ceil_div(checked_mul(steps, 4 * at_a_time),
+                                                     std::int64_t{16}),
+                                            start)) +
+        merge + meet;
     if (cost < best_cost) {
       best_cost = cost;
       teams = candidate;
-      cluster = size;
+      size = candidate_size;
+      cluster = blocks;
       num_splits = static_cast<int>(parts);
     }
   }
@@ -155,6 +164,9 @@ struct RingChoice {
                                       static_cast<std::int64_t>(TileFormat::tokens));
   const std::int64_t walks =
       checked_mul(checked_mul(problem.num_sequences, problem.kv_heads), plan.row_blocks);
+  if (!plan.used()) {
+    return plan;
+  }
   if (capacity == nullptr) {
     plan.ring_refusal = device.compute_capability < 90 ? "compute capability is below 9.0"
                                                        : "not compiled for compute capability 9.0";
@@ -164,19 +176,27 @@ struct RingChoice {
     RingChoice choice;
     choice.walks = (std::max)(walks, std::int64_t{1});
     choice.tiles = (std::max)(tiles, std::int64_t{1});
-    choice.dim = format.key_dim;
     choice.capacity = capacity;
-    choice.choose(options.num_splits, options.cluster, options.ring_teams);
-    plan.ring = choice.best_cost != std::numeric_limits<std::int64_t>::max();
-    plan.ring_refusal = plan.ring ? "" : "the device has no clusters of the size asked for";
+    for (const RingTeams teams :
+         {RingTeams::wide8, RingTeams::wide12, RingTeams::wide4, RingTeams::narrow4}) {
+      if (options.ring_teams == RingTeams::automatic || options.ring_teams == teams) {
+        const cuda::RingTeamSize size = ring_team_size(format, plan.sets, teams);
+        if (size.warps > 0) {
+          choice.consider(teams, size, options.num_splits, options.cluster);
+        }
+      }
+    }
+    plan.ring = choice.teams != RingTeams::automatic;
+    plan.ring_refusal = plan.ring ? "" : "the teams or clusters asked for do not exist";
     plan.teams = choice.teams;
+    plan.team_warps = choice.size.warps;
     plan.cluster = choice.cluster;
     plan.num_splits = choice.num_splits;
   }
   if (!plan.ring) {
     plan.num_splits = options.num_splits > 0 ? options.num_splits : mma_splits(walks, tiles, device);
   }
-  if (options.device == DeviceArch::matrix_units_ring && plan.used() && !plan.ring) {
+  if (options.device == DeviceArch::matrix_units_ring && !plan.ring) {
     plan.refusal = plan.ring_refusal;
   }
   if (ceil_div(problem.max_history_tokens, plan.num_splits) > cuda::StepMask::far / 2) {

@@ -138,51 +138,39 @@ struct ExactRows {
     return walker < sinks.count + window.count;
   }
 
-  /// Makes what a warp finds the beginning of its state.
+  /// What a warp finds: maximum and sum of row i into `maximum[i]` and `sum[i]`, and its output, not
+  /// normalised, into `out` (rows, Dim).
   /// @param row_at(i, at, position) tells where the query of row i begins and its position
-  /// @param rows                    rows that exist
-  /// @param spare                   (2 dim)
-  template <class Shape, int Sets, class RowAt>
-  KOKKOS_FORCEINLINE_FUNCTION void start(MmaState<Shape, Sets>& state, const RowAt& row_at,
-                                         int rows, int lane, float* spare) const {
-    constexpr int dim = Shape::dim;
+  template <int Dim, class RowAt>
+  KOKKOS_FORCEINLINE_FUNCTION void attend(const RowAt& row_at, int rows, int lane, float* maximum,
+                                          float* sum, float* out) const {
+    using State = ExactState<Dim>;
     const auto lead = static_cast<std::int64_t>(walker) - sinks.count % walkers;
-    TURBOQUANT_UNROLL_IN_KERNELS
-    for (int pair = 0; pair < 2 * Sets; ++pair) {
-      if (2 * pair < rows) {
-        ExactState<dim> exact;
+    for (int first = 0; first < rows; first += State::rows) {
+      State exact;
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int r = 0; r < State::rows; ++r) {
+        exact.reference[r] = unseen;
+        exact.sum[r] = 0;
+        std::int64_t at = 0;
+        row_at(first + r < rows ? first + r : first, at, exact.position[r]);
         TURBOQUANT_UNROLL_IN_KERNELS
-        for (int r = 0; r < 2; ++r) {
-          const int row = 2 * pair + r;
-          exact.reference[r] = unseen;
-          exact.sum[r] = 0;
-          std::int64_t at = 0;
-          row_at(row < rows ? row : 2 * pair, at, exact.position[r]);
-          TURBOQUANT_UNROLL_IN_KERNELS
-          for (int j = 0; j < ExactState<dim>::each; ++j) {
-            exact.output[r][j] = 0;
-            exact.query[r][j] = queries.read(at + lane + 32 * j) * logit_scale;
-          }
+        for (int j = 0; j < State::each; ++j) {
+          exact.output[r][j] = 0;
+          exact.query[r][j] = queries.read(at + lane + 32 * j) * logit_scale;
         }
-        exact.take(sinks, walker, walkers, head, lane);
-        exact.take(window, lead < 0 ? lead + walkers : lead, walkers, head, lane);
-        // Lanes change places: a lane of the state has two dimensions in 16 of one row.
-        sync_lanes();
+      }
+      exact.take(sinks, walker, walkers, head, lane);
+      exact.take(window, lead < 0 ? lead + walkers : lead, walkers, head, lane);
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int r = 0; r < State::rows; ++r) {
         TURBOQUANT_UNROLL_IN_KERNELS
-        for (int r = 0; r < 2; ++r) {
-          TURBOQUANT_UNROLL_IN_KERNELS
-          for (int j = 0; j < ExactState<dim>::each; ++j) {
-            spare[dim * r + lane + 32 * j] = exact.output[r][j];
-          }
+        for (int j = 0; j < State::each; ++j) {
+          out[(first + r) * Dim + lane + 32 * j] = exact.output[r][j];
         }
-        sync_lanes();
-        const int column = lane % 4;
-        const int odd = column % 2;
-        const float* from = spare + dim * odd;
-        const float sum = odd != 0 ? exact.sum[1] : exact.sum[0];
-        if (column / 2 == pair % 2 && sum > 0) {
-          state.start(pair / 2, odd != 0 ? exact.reference[1] : exact.reference[0], sum, lane,
-                      [&](int d) { return from[d]; });
+        if (lane == 0) {
+          maximum[first + r] = exact.reference[r];
+          sum[first + r] = exact.sum[r];
         }
       }
     }

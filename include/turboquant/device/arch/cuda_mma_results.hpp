@@ -32,8 +32,6 @@ struct LaneContext {
 template <int Dim, int Sets, int Warps>
 struct TeamScratch {
   static constexpr int rows = 4 * Sets;
-  static constexpr int spare_floats = 2 * Dim;  ///< of one warp, before the first step
-  static constexpr int area = Warps * spare_floats > rows * Dim ? Warps * spare_floats : rows * Dim;
 
   TileWalk walk;
   PreparedRows<Dim, Sets> prepared;
@@ -41,12 +39,6 @@ struct TeamScratch {
   float sum[Warps][rows];
   /// Maximum and sum of the team's rows, for the other teams of its walk.
   alignas(16) float totals[rows][2];
-  /// Spare memory of the warps; in the end the team's outputs (rows, Dim).
-  alignas(16) float shared[area];
-
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION float* spare(int warp) {
-    return shared + spare_floats * warp;
-  }
 };
 
 /// Memory for the outputs of 4 rows of every warp.
@@ -90,14 +82,16 @@ struct PartSum {
 };
 
 /// Adds up what the warps of all teams of a walk have found, always in the same order.
+/// @param memory   for the outputs of the warps
+/// @param outputs  (4 Sets, dim) for the other teams of the walk
 /// @param num_rows rows that exist, up to 4 Sets
 /// @param sink     `sink(row, d, sum)` takes dimensions d and d + 1 of a row
 template <class Shape, int Sets, int Warps, class Context, class Sink>
 KOKKOS_FORCEINLINE_FUNCTION void add_teams(const Context& context,
                                            const MmaState<Shape, Sets>& state,
                                            TeamScratch<Shape::dim, Sets, Warps>& scratch,
-                                           const WarpRows<Shape::dim>& memory, int num_rows,
-                                           const Sink& sink) {
+                                           const WarpRows<Shape::dim>& memory, float* outputs,
+                                           int num_rows, const Sink& sink) {
   constexpr int pairs = Shape::dim / 2;
   const int row = context.lane / 4;
   const int column = context.lane % 4;
@@ -136,7 +130,7 @@ KOKKOS_FORCEINLINE_FUNCTION void add_teams(const Context& context,
       if (context.blocks == 1) {
         sink(4 * set + r, d, total);
       } else {
-        float* at = scratch.shared + (4 * set + r) * Shape::dim + d;
+        float* at = outputs + (4 * set + r) * Shape::dim + d;
         at[0] = total.first;
         at[1] = total.second;
         if (d == 0) {
@@ -158,7 +152,7 @@ KOKKOS_FORCEINLINE_FUNCTION void add_teams(const Context& context,
   const int share = (all + context.blocks - 1) / context.blocks;
   const int end = (context.rank + 1) * share < all ? (context.rank + 1) * share : all;
   const SharedAddress totals = shared_address(scratch.totals);
-  const SharedAddress outputs = shared_address(scratch.shared);
+  const SharedAddress values = shared_address(outputs);
   for (int i = context.rank * share + context.thread(); i < end; i += context.threads()) {
     constexpr int flight = 8;
     const int r = i / pairs;
@@ -171,7 +165,7 @@ KOKKOS_FORCEINLINE_FUNCTION void add_teams(const Context& context,
       for (int k = 0; k < flight; ++k) {
         if (begin + k < context.blocks) {
           part[k] = load_cluster_pair(in_block(totals + 8 * r, begin + k));
-          value[k] = load_cluster_pair(in_block(outputs + 8 * i, begin + k));
+          value[k] = load_cluster_pair(in_block(values + 8 * i, begin + k));
         }
       }
       TURBOQUANT_UNROLL_IN_KERNELS

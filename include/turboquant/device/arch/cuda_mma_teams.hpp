@@ -2,6 +2,7 @@
 
 #include <turboquant/device/arch/cuda_mma_results.hpp>
 #include <turboquant/device/arch/cuda_sm90_ring.hpp>
+#include <turboquant/device/arch/ring_teams.hpp>
 
 #include <cstddef>
 
@@ -15,8 +16,11 @@ struct LoadingTeam {
   using Scratch = TeamScratch<Shape::dim, Sets, team_warps>;
   static constexpr int sets = Sets;
   static constexpr int warps = team_warps;
-  static constexpr std::size_t rows_at = (sizeof(Scratch) + 15) / 16 * 16;
-  static constexpr std::size_t scratch_bytes = rows_at + warps * WarpRows<Shape::dim>::bytes;
+  static constexpr std::size_t memory_at = (sizeof(Scratch) + 15) / 16 * 16;
+  static constexpr std::size_t spare_bytes = sizeof(float) * 4 * Sets * Shape::dim;
+  static constexpr std::size_t warp_bytes =
+      spare_bytes > WarpRows<Shape::dim>::bytes ? spare_bytes : WarpRows<Shape::dim>::bytes;
+  static constexpr std::size_t scratch_bytes = memory_at + warps * warp_bytes;
 
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION static void begin(const Context&) {}
@@ -25,9 +29,16 @@ struct LoadingTeam {
                                                    const WarpSteps& steps) {
     return Source(steps, context.lane);
   }
+  /// (4 Sets, dim), of a warp, before its first step.
+  template <class Context>
+  KOKKOS_FORCEINLINE_FUNCTION static float* spare(const Context& context, int warp) {
+    return reinterpret_cast<float*>(context.scratch + memory_at +
+                                    static_cast<std::size_t>(warp) * warp_bytes);
+  }
+  /// Of all warps, after their last steps.
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION static WarpRows<Shape::dim> rows(const Context& context) {
-    return {context.scratch + rows_at, WarpRows<Shape::dim>::bytes};
+    return {context.scratch + memory_at, warp_bytes};
   }
 };
 
@@ -42,21 +53,27 @@ struct CopyingTeam {
   static constexpr int sets = Sets;
   static constexpr int warps = Warps;
   static constexpr int blocks_per_unit = Blocks;
-  static constexpr int ring_budget = Blocks == 1 ? 17 * 1024 : 12 * 1024;  ///< of a warp
-  static constexpr int stages = ring_budget / Shape::step_bytes < 2   ? 2
-                                : ring_budget / Shape::step_bytes > 4 ? 4
-                                                                      : ring_budget /
-                                                                            Shape::step_bytes;
+  static constexpr int spare_bytes = static_cast<int>(sizeof(float)) * 4 * Sets * Shape::dim;
+  /// What a warp can have where all share a multiprocessor's 227 KiB.
+  static constexpr int budget = (228 * 1024 / Blocks - 2048 - static_cast<int>(sizeof(Scratch))) /
+                                    Warps - spare_bytes - 64;
+  static constexpr int fitting = budget / Shape::step_bytes;
+  static constexpr int stages = fitting < 2 ? 2 : (fitting > 4 ? 4 : fitting);
   using Source = CopiedSteps<Shape, stages>;
-  static constexpr std::size_t barrier_bytes = std::size_t{8} * stages;
   static constexpr std::size_t barriers_at = (sizeof(Scratch) + 15) / 16 * 16;
-  static constexpr std::size_t rings_at = (barriers_at + Warps * barrier_bytes + 127) / 128 * 128;
+  static constexpr std::size_t memory_at =
+      (barriers_at + std::size_t{8} * stages * Warps + 127) / 128 * 128;
+  static constexpr std::size_t warp_bytes = Source::ring_bytes + spare_bytes;
 
   /// Of a team of `count` warps.
   [[nodiscard]] static constexpr std::size_t scratch_bytes(int count) {
-    return rings_at + static_cast<std::size_t>(count) * Source::ring_bytes;
+    return memory_at + static_cast<std::size_t>(count) * warp_bytes;
   }
-  static_assert(scratch_bytes(Warps) + 1024 <= std::size_t{228} * 1024 / Blocks);
+  /// Teams of `count` warps whose scratch memory fits on a multiprocessor.
+  [[nodiscard]] static constexpr int fitting_teams(int count) {
+    return static_cast<int>(std::size_t{228} * 1024 / (scratch_bytes(count) + 1024));
+  }
+  static_assert(fitting_teams(Warps) >= Blocks);
   // A warp leaves its results where its ring was.
   static_assert(std::size_t{Source::ring_bytes} >= WarpRows<Shape::dim>::bytes);
 
@@ -71,44 +88,65 @@ struct CopyingTeam {
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION static Source source(const Context& context,
                                                    const WarpSteps& steps) {
-    return Source(steps, context.lane, rows(context).base + context.warp * Source::ring_bytes,
-                  barriers(context));
+    return Source(steps, context.lane, memory(context, context.warp), barriers(context));
   }
+  /// (4 Sets, dim), of a warp, before its first step; warp 0's takes the outputs of the team.
+  template <class Context>
+  KOKKOS_FORCEINLINE_FUNCTION static float* spare(const Context& context, int warp) {
+    return reinterpret_cast<float*>(memory(context, warp) + Source::ring_bytes);
+  }
+  /// Of all warps, after their last steps.
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION static WarpRows<Shape::dim> rows(const Context& context) {
-    return {context.scratch + rings_at, Source::ring_bytes};
+    return {memory(context, 0), warp_bytes};
   }
 
  private:
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION static std::byte* barriers(const Context& context) {
-    return context.scratch + barriers_at + static_cast<std::size_t>(context.warp) * barrier_bytes;
+    return context.scratch + barriers_at + static_cast<std::size_t>(context.warp) * 8 * stages;
+  }
+  template <class Context>
+  KOKKOS_FORCEINLINE_FUNCTION static std::byte* memory(const Context& context, int warp) {
+    return context.scratch + memory_at + static_cast<std::size_t>(warp) * warp_bytes;
   }
 };
 
-/// Kinds of copying teams: few teams with long steps where histories are long, many with short steps
-/// where they are short.
-enum class RingTeams { wide8, wide4, narrow4 };
-
-/// Whether the kind is compiled for dimension `dim`.
-[[nodiscard]] constexpr bool has_narrow_teams(int dim) noexcept {
-  return dim <= 128;
-}
-
-/// The team that takes steps of up to 64 tokens.
+/// The team that takes steps of up to 64 tokens. With 12 warps, 168 registers are left for each.
 template <class Shape, int Sets>
 using WideTeam =
-    CopyingTeam<typename Shape::template with_sub_tiles<(Shape::sub_tokens < 64 ? 2 : 1)>, Sets, 8, 1>;
+    CopyingTeam<typename Shape::template with_sub_tiles<(Shape::sub_tokens < 64 ? 2 : 1)>, Sets,
+                (Sets == 1 && Shape::dim <= 128 ? 12 : 8), 1>;
 /// The team that takes one sub-tile a step.
 template <class Shape, int Sets>
 using NarrowTeam = CopyingTeam<typename Shape::template with_sub_tiles<1>, Sets, 4, 4>;
 
-/// Warps of a team of a kind, and how many such teams share a multiprocessor.
-[[nodiscard]] constexpr int ring_warps(RingTeams kind) noexcept {
-  return kind == RingTeams::wide8 ? 8 : 4;
+/// Whether there are narrow teams for `dim` dimensions.
+[[nodiscard]] constexpr bool has_narrow_teams(int dim) noexcept {
+  return dim <= 128;
 }
-[[nodiscard]] constexpr int ring_teams_per_unit(RingTeams kind) noexcept {
-  return kind == RingTeams::wide8 ? 1 : (kind == RingTeams::wide4 ? 2 : 4);
+
+/// Warps of a team, and how many such teams share a multiprocessor; 0: there are none.
+struct RingTeamSize {
+  int warps = 0;
+  int per_unit = 0;
+};
+
+template <class Shape, int Sets>
+[[nodiscard]] constexpr RingTeamSize ring_team_size(RingTeams teams) noexcept {
+  using Wide = WideTeam<Shape, Sets>;
+  switch (teams) {
+    case RingTeams::wide4: {
+      const int by_registers = Wide::warps == 12 ? 3 : 2;
+      const int by_memory = Wide::fitting_teams(4);
+      return {4, by_memory < by_registers ? by_memory : by_registers};
+    }
+    case RingTeams::wide8: return {8, 1};
+    case RingTeams::wide12: return {Wide::warps == 12 ? 12 : 0, Wide::warps == 12 ? 1 : 0};
+    case RingTeams::narrow4:
+      return {has_narrow_teams(Shape::dim) ? 4 : 0, has_narrow_teams(Shape::dim) ? 4 : 0};
+    default: return {};
+  }
 }
 
 }  // namespace turboquant::detail::cuda

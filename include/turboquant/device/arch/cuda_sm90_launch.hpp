@@ -31,6 +31,16 @@ struct BlockLaunch {
   std::size_t scratch_bytes = 0;
 };
 
+/// Enqueues a kernel. It may be put in place before the kernels before it have ended, so it calls
+/// `await_earlier` before it touches memory. Defined where `has_bulk_copies<ExecutionSpace>`.
+/// @throws Error(unsupported) if the device refuses it
+template <class ExecutionSpace, class Kernel>
+void launch_in_blocks(const ExecutionSpace& exec, const BlockLaunch& launch, const Kernel& kernel);
+
+/// Asks a device once. Defined where `has_bulk_copies<ExecutionSpace>`.
+template <class ExecutionSpace>
+[[nodiscard]] const ClusterCapacity& cluster_capacity(const ExecutionSpace& exec);
+
 #if TURBOQUANT_CUDA
 
 /// One lane's view of its block.
@@ -129,10 +139,8 @@ class LaunchConfiguration {
   std::array<cudaLaunchAttribute, 2> attributes_{};
 };
 
-/// Enqueues a kernel. It may be put in place before the kernels before it have ended, so it calls
-/// `await_earlier` before it touches memory.
-template <class Kernel>
-void launch_in_blocks(const Kokkos::Cuda& exec, const BlockLaunch& launch, const Kernel& kernel) {
+template <class ExecutionSpace, class Kernel>
+void launch_in_blocks(const ExecutionSpace& exec, const BlockLaunch& launch, const Kernel& kernel) {
   const int device = exec.cuda_device();
   const CurrentDevice current(device);
   // Once a device; more than 64 devices do it every time.
@@ -156,8 +164,8 @@ struct EmptyKernel {
   KOKKOS_FORCEINLINE_FUNCTION void operator()(const BlockContext&) const {}
 };
 
-/// Asks the device once.
-[[nodiscard]] inline const ClusterCapacity& cluster_capacity(const Kokkos::Cuda& exec) {
+template <class ExecutionSpace>
+[[nodiscard]] const ClusterCapacity& cluster_capacity(const ExecutionSpace& exec) {
   constexpr int most_devices = 64;
   static std::array<std::once_flag, most_devices> asked;
   static std::array<ClusterCapacity, most_devices> answers;

@@ -1,0 +1,14 @@
+#pragma once
+
+namespace turboquant {
+
+/// Teams of warps that have their tiles copied into rings in shared memory (compute capability 9.0).
+enum class RingTeams {
+  automatic,
+  wide4,    ///< 4 warps, steps of up to 64 tokens, two or three teams on a multiprocessor
+  wide8,    ///< 8 warps, one team
+  wide12,   ///< 12 warps, one team; up to 4 query rows and 128 dimensions
+  narrow4,  ///< 4 warps, steps of 32 tokens, four teams; up to 128 dimensions
+};
+
+}  // namespace turboquant
