@@ -308,9 +308,16 @@ TEST_CASE("plans say which operations run and why") {
   const TileFormat good = make_format(3, 4, 128, 128);
   if (!available()) {
     contains(plan(good, DeviceArch::matrix_units), "matrix units were asked for, but");
+    contains(plan(good, DeviceArch::matrix_units_plain), "matrix units were asked for, but");
+    contains(plan(good, DeviceArch::matrix_units_ring), "matrix units were asked for, but");
     return;
   }
   contains(plan(good, DeviceArch::automatic), "matrix units (15-bit queries, fp16 weights)");
+  contains(plan(good, DeviceArch::automatic), has_rings() ? "tiles copied into rings" : "compute capability");
+  contains(plan(good, DeviceArch::matrix_units_plain),
+           "tiles loaded into registers (plain loads were asked for)");
+  contains(plan(good, DeviceArch::matrix_units_ring),
+           has_rings() ? "tiles copied into rings" : "asked for, but");
   contains(plan(good, DeviceArch::portable), "portable float (asked for)");
   contains(plan(good, DeviceArch::automatic, 20), "(no matrix units: logits are capped)");
   TileFormat format = good;

@@ -258,6 +258,8 @@ TEST_CASE("problems and options outside their domain") {
   }
   refused("plan_decode: exactness is 3, expected int8, fast or exact",
           [](P&, O& o) { o.exactness = static_cast<Exactness>(3); });
+  refused("cluster is -1, expected 0 (automatic) to 16", [](P&, O& o) { o.cluster = -1; });
+  refused("cluster is 17", [](P&, O& o) { o.cluster = 17; });
   plan_refusal(ErrorCode::overflow, [](P& p, O& o) {
     p.num_sequences = std::numeric_limits<int>::max();
     p.query_heads = p.kv_heads = std::numeric_limits<int>::max();

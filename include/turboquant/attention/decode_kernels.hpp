@@ -19,6 +19,10 @@ struct DecodeWorkspace {
                                                   std::int64_t index) const noexcept {
     return reinterpret_cast<float*>(base + section) + index;
   }
+  [[nodiscard]] TURBOQUANT_FUNCTION volatile std::uint64_t* mark(
+      std::int64_t index) const noexcept {
+    return reinterpret_cast<std::uint64_t*>(base + layout.marks) + index;
+  }
   /// Number of a (sequence, kv head) pair.
   [[nodiscard]] TURBOQUANT_FUNCTION std::int64_t head_index(std::int64_t sequence,
                                                             int head) const noexcept {

@@ -80,6 +80,10 @@ struct DecodeLayout {
   RingTeams ring_teams = RingTeams::automatic;
   int team_warps = 8;  ///< rings: warps of a team
   int cluster = 1;     ///< rings: teams of a part
+  /// Matrix units: the last part of a walk to be done merges them all; otherwise a second kernel
+  /// does.
+  bool parts_meet = false;
+  std::uint64_t mark = 0;  ///< what parts that meet leave in the workspace
 
   // Bytes from the start of the workspace, and per item.
   std::int64_t plain_queries = 0;    ///< (sequences, kv_heads, rows, key_dim) float
@@ -91,6 +95,7 @@ struct DecodeLayout {
   std::int64_t outputs = 0;  ///< (sequences, parts, kv_heads, rows, value_dim) float
   std::int64_t maxima = 0;   ///< (sequences, parts, kv_heads, rows) float
   std::int64_t sums = 0;      ///< the same
+  std::int64_t marks = 0;  ///< (sequences, kv_heads, row_blocks, num_splits) 8 bytes, for meeting
   std::int64_t bytes = 0;
 };
 
@@ -199,6 +204,9 @@ class DecodePlan {
   void choose_splits(const DecodeOptions& options) {
     require(options.num_splits >= 0 && options.num_splits <= 65536, ErrorCode::invalid_argument,
             "plan_decode: num_splits is ", options.num_splits, ", expected 0 (automatic) to 65536");
+    require(options.cluster >= 0 && options.cluster <= detail::cuda::most_cluster_blocks,
+            ErrorCode::invalid_argument, "plan_decode: cluster is ", options.cluster,
+            ", expected 0 (automatic) to ", detail::cuda::most_cluster_blocks);
     if (options.num_splits > 0) {
       layout_.num_splits = options.num_splits;
       return;
@@ -255,6 +263,13 @@ class DecodePlan {
     layout_.cluster = mma.cluster;
     layout_.parts = mma.num_splits > 1 ? mma.num_splits : 0;
     Sections section;
+    layout_.parts_meet = mma.num_splits > 1 && mma.parts_meet;
+    if (layout_.parts_meet) {
+      layout_.mark = detail::next_mark();
+      layout_.marks = section(checked_mul(checked_mul(layout_.num_sequences, layout_.kv_heads),
+                                          checked_mul(layout_.row_blocks, mma.num_splits)),
+                              8);
+    }
     lay_out_parts(section);
   }
 

@@ -40,7 +40,7 @@ class MmaLauncher {
       using Shape = decltype(shape);
       layout.sets == 1 ? attend<Shape, 1>() : attend<Shape, 2>();
     });
-    if (layout.num_splits == 1) {
+    if (layout.num_splits == 1 || layout.parts_meet) {
       return;
     }
     const int rows =

@@ -30,6 +30,7 @@ struct MmaAttend {
   KOKKOS_FORCEINLINE_FUNCTION void attend(const Context& context) const {
     Team::begin(context);
     context.await_earlier();
+    auto& scratch = *reinterpret_cast<Scratch*>(context.scratch);
     const DecodeLayout& layout = workspace.layout;
     // Parts that share tiles are neighbours.
     int item = context.item;
@@ -42,16 +43,23 @@ struct MmaAttend {
     const int first_row = block * 4 * sets;
     const int rows = layout.rows - first_row < 4 * sets ? layout.rows - first_row : 4 * sets;
     const std::int64_t part_row = workspace.part_row(index, split, head) + first_row;
+    const auto query_at = [&](int row) {
+      return workspace.query_at(preparation.queries, index, head, first_row + row);
+    };
+    cuda::QueryRow<dim> query;
+    query.load(preparation, query_at(context.warp < rows ? context.warp : 0), context.warp < rows,
+               context.lane);
     const DecodeSequence& sequence = sequences[index];
     const HistoryTiles history(layout, sequence);
     const int parts = layout.num_splits == 1 ? 1 : history.parts();
+    const std::int64_t exact_tokens = sequence.num_sinks + sequence.window_count;
     if (split >= (parts > 1 ? parts : 1)) {
-      if (context.rank == 0 && context.thread() < rows) {
+      // Nobody waits for this part where parts meet.
+      if (!layout.parts_meet && context.rank == 0 && context.thread() < rows) {
         *workspace.floats(layout.maxima, part_row + context.thread()) = negative_infinity;
       }
       return;
     }
-    auto& scratch = *reinterpret_cast<Scratch*>(context.scratch);
     cuda::TileWalk walk = make_walk(sequence, history, split, head);
     walk.mask.first_row = first_row;
     walk.mask.rows = rows;
@@ -61,18 +69,19 @@ struct MmaAttend {
     if (context.thread() == 0) {
       scratch.walk = walk;
     }
-    const auto query_at = [&](int row) {
-      return workspace.query_at(preparation.queries, index, head, first_row + row);
-    };
     float* spare = Team::spare(context, context.warp);
     for (int slot = context.warp; slot < 4 * sets; slot += context.warps) {
-      cuda::prepare_row<dim, sets>(preparation, query_at(slot < rows ? slot : 0), slot < rows,
-                                   context.lane, slot, scratch.prepared, spare);
+      if (slot != context.warp) {
+        query.load(preparation, query_at(slot < rows ? slot : 0), slot < rows, context.lane);
+      }
+      cuda::prepare_row<dim, sets>(preparation, query, context.lane, slot, scratch.prepared, spare);
     }
-    cuda::ExactRows exact = exact_rows(sequence, head);
-    exact.walkers = (parts > 1 ? parts : 1) * steps.stride;
-    exact.walker = split * steps.stride + steps.first;
-    if (exact.any_for_warp()) {
+    const int walker = split * steps.stride + steps.first;
+    const bool any_exact = walker < exact_tokens;
+    if (any_exact) {
+      cuda::ExactRows exact = exact_rows(sequence, head);
+      exact.walkers = (parts > 1 ? parts : 1) * steps.stride;
+      exact.walker = walker;
       exact.attend<dim>(
           [&](int row, std::int64_t& at, std::int64_t& position) {
             at = query_at(row);
@@ -83,7 +92,7 @@ struct MmaAttend {
     context.barrier();
     cuda::MmaState<Shape, sets> state;
     state.reset(scratch.prepared, context.lane);
-    if (exact.any_for_warp()) {
+    if (any_exact) {
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int set = 0; set < sets; ++set) {
         const int row = 4 * set + context.lane % 4;
@@ -95,11 +104,54 @@ struct MmaAttend {
       }
     }
     cuda::attend_steps(scratch.walk, steps, context.lane, source, state);
+    const RowSink sink{workspace, outputs, dim, index, head, first_row, part_row,
+                       layout.parts_meet ? (parts > 1 ? parts : 1) : layout.num_splits};
     cuda::add_teams(context, state, scratch, Team::rows(context), Team::spare(context, 0), rows,
-                    RowSink{workspace, outputs, dim, index, head, first_row, part_row});
+                    sink);
+    if (layout.parts_meet && parts > 1) {
+      const std::int64_t walk_index =
+          (std::int64_t{index} * layout.kv_heads + head) * layout.row_blocks + block;
+      merge_parts(context, scratch, sink, walk_index * layout.num_splits, split, parts, rows,
+                  part_row - split * std::int64_t{layout.kv_heads} * layout.rows);
+    }
   }
 
  private:
+  /// The last team of a walk merges its parts.
+  /// @param marks     number of the walk's first mark
+  /// @param first_row of part 0 in the workspace
+  template <class Context>
+  KOKKOS_FORCEINLINE_FUNCTION void merge_parts(const Context& context, Scratch& scratch,
+                                               const RowSink& sink, std::int64_t marks, int split,
+                                               int parts, int rows,
+                                               std::int64_t first_row) const {
+    const DecodeLayout& layout = workspace.layout;
+    cuda::device_fence();
+    context.barrier();
+    if (context.warp == 0) {
+      const bool heard = cuda::meet(workspace.mark(marks), split, parts, layout.mark, context.lane);
+      if (context.lane == 0) {
+        scratch.heard = heard ? 1 : 0;
+      }
+    }
+    context.barrier();
+    if (scratch.heard == 0) {
+      return;
+    }
+    cuda::device_fence();
+    for (int i = context.thread(); i < rows * (dim / 2); i += context.threads()) {
+      const int row = i / (dim / 2);
+      const int d = i % (dim / 2) * 2;
+      const cuda::PartRows from{workspace.floats(layout.maxima, first_row + row),
+                                workspace.floats(layout.sums, first_row + row),
+                                workspace.floats(layout.outputs, (first_row + row) * dim),
+                                std::int64_t{layout.kv_heads} * layout.rows};
+      cuda::PartSum total;
+      from.add(parts, 0, 1, dim, d, total);
+      sink.finish(row, d, total);
+    }
+  }
+
   /// Cuts a distance in tokens off where no walk gets.
   static KOKKOS_FORCEINLINE_FUNCTION int within_reach(std::int64_t distance) {
     constexpr std::int64_t far = cuda::StepMask::far;

@@ -7,16 +7,14 @@
 
 namespace turboquant::detail {
 
-/// Second step on matrix units, where histories are cut: a team merges the parts of one query row
-/// and normalises.
+/// Second step on matrix units, where histories are cut into many parts: a team merges the parts of
+/// one query row and normalises.
 ///
 /// Parts are added in a fixed order: same bits always.
 struct MmaMerge {
   static constexpr int warps = 4;
   static constexpr int most_threads = 32 * warps;
   static constexpr int blocks_per_unit = 4;
-  /// Parts whose outputs are on their way at a time.
-  static constexpr int flight = 8;
 
   /// What the threads have added up.
   struct Scratch {
@@ -45,37 +43,12 @@ struct MmaMerge {
     const int sharers = most_threads / columns;
     const int column = context.thread() % columns;
     const int sharer = context.thread() / columns;
-    const float* maxima = workspace.floats(layout.maxima, first);
-    const float* sums = workspace.floats(layout.sums, first);
-    const float* from = workspace.floats(layout.outputs, first * dim + 2 * column);
+    const cuda::PartRows parts{workspace.floats(layout.maxima, first),
+                               workspace.floats(layout.sums, first),
+                               workspace.floats(layout.outputs, first * dim), stride};
     cuda::PartSum total;
-    for (int begin = sharer; begin < layout.num_splits; begin += flight * sharers) {
-      float maximum[flight];
-      float sum[flight];
-      cuda::FloatPair value[flight];
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int k = 0; k < flight; ++k) {
-        const int i = begin + k * sharers;
-        maximum[k] = negative_infinity;
-        if (i < layout.num_splits && sharer < sharers) {
-          maximum[k] = maxima[i * stride];
-          sum[k] = sums[i * stride];
-          value[k] = cuda::load_pair(from + i * stride * dim);
-        }
-      }
-      float highest = total.maximum;
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int k = 0; k < flight; ++k) {
-        highest = maximum[k] > highest ? maximum[k] : highest;
-      }
-      total.raise(highest);
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int k = 0; k < flight; ++k) {
-        // What an empty part holds is not defined.
-        if (maximum[k] != negative_infinity) {
-          total.add(maximum[k], sum[k], value[k].first, value[k].second);
-        }
-      }
+    if (sharer < sharers) {
+      parts.add(layout.num_splits, sharer, sharers, dim, 2 * column, total);
     }
     scratch.sums[context.thread()] = total;
     context.barrier();

@@ -63,15 +63,22 @@ struct RowSink {
   int head;
   int first_row;
   std::int64_t part_row;  ///< of the first row in the workspace
+  int parts;              ///< parts of the walk that others merge with this one; 1: it is alone
+
+  /// Normalises dimensions d and d + 1 of a row.
+  KOKKOS_FORCEINLINE_FUNCTION void finish(int row, int d, const cuda::PartSum& total) const {
+    const DecodeLayout& layout = workspace.layout;
+    const int query = (first_row + row) / layout.ratio;
+    const int query_head = head * layout.ratio + (first_row + row) % layout.ratio;
+    const std::int64_t token = std::int64_t{sequence} * layout.num_queries + query;
+    outputs.finish(token * (std::int64_t{layout.kv_heads} * layout.ratio) + query_head, query_head,
+                   dim, d, total);
+  }
 
   KOKKOS_FORCEINLINE_FUNCTION void operator()(int row, int d, const cuda::PartSum& total) const {
     const DecodeLayout& layout = workspace.layout;
-    if (layout.num_splits == 1) {
-      const int query = (first_row + row) / layout.ratio;
-      const int query_head = head * layout.ratio + (first_row + row) % layout.ratio;
-      const std::int64_t token = std::int64_t{sequence} * layout.num_queries + query;
-      outputs.finish(token * (std::int64_t{layout.kv_heads} * layout.ratio) + query_head,
-                     query_head, dim, d, total);
+    if (parts == 1) {
+      finish(row, d, total);
       return;
     }
     float* out = workspace.floats(layout.outputs, (part_row + row) * dim + d);

@@ -2,12 +2,14 @@
 
 #include <turboquant/attention/decode_problem.hpp>
 #include <turboquant/base/checked_math.hpp>
+#include <turboquant/base/random.hpp>
 #include <turboquant/device/arch/cuda_mma_shapes.hpp>
 #include <turboquant/device/arch/cuda_mma_teams.hpp>
 #include <turboquant/device/arch/cuda_sm90_launch.hpp>
 #include <turboquant/device/arch/cuda_target.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -25,6 +27,7 @@ struct MmaPlan {
   RingTeams teams = RingTeams::wide8;
   int team_warps = 8;  ///< of a ring
   int cluster = 1;     ///< teams of a part
+  bool parts_meet = false;  ///< the last part of a walk to be done merges them all
 
   [[nodiscard]] bool used() const noexcept { return refusal.empty(); }
 
@@ -39,6 +42,14 @@ struct MmaPlan {
     return cluster > 1 ? text + " in clusters of " + std::to_string(cluster) : text;
   }
 };
+
+/// A number that memory does not hold by chance: another one at every call.
+[[nodiscard]] inline std::uint64_t next_mark() noexcept {
+  static std::atomic<std::uint64_t> calls{0};
+  const std::uint64_t call = calls.fetch_add(1, std::memory_order_relaxed);
+  const CounterRng random(0x6d61726b, 0);
+  return std::uint64_t{random.bits32(2 * call)} << 32U | random.bits32(2 * call + 1);
+}
 
 /// Parts of a history of `tiles` tiles for `walks` independent walks: as few as keep the device
 /// busy. Time is counted in tiles of a warp, with two more for the start and the end of a part.
@@ -127,10 +138,10 @@ struct RingChoice {
         std::int64_t{candidate_size.warps} * candidate_size.per_unit * (narrow ? 1 : 2);
     // Teams that share a multiprocessor hide each other's beginning and end.
     const std::int64_t start = candidate_size.per_unit > 1 ? 3 : 8;
-    const std::int64_t merge = parts > 1 ? 4 : 0;
-    const std::int64_t meet = blocks > 8 ? 2 : (blocks > 1 ? 1 : 0);
+    const std::int64_t merge = parts > 1 ? 3 : 0;
+    const std::int64_t meet = blocks > 1 ? 3 : 0;
     const std::int64_t cost =
-        5 + checked_mul(rounds, checked_add(ceil_div(checked_mul(steps, 4 * at_a_time),
+        8 - start + checked_mul(rounds, checked_add(ceil_div(checked_mul(steps, 4 * at_a_time),
                                                      std::int64_t{16}),
                                             start)) +
         merge + meet;
@@ -196,6 +207,11 @@ struct RingChoice {
   if (!plan.ring) {
     plan.num_splits = options.num_splits > 0 ? options.num_splits : mma_splits(walks, tiles, device);
   }
+  // One team can merge so much; beyond, a kernel with a team for every row is faster.
+  constexpr std::int64_t most_to_merge = 160 * 1024;
+  const std::int64_t team_rows = (std::min)(rows, std::int64_t{4} * plan.sets);
+  plan.parts_meet = plan.cluster == 1 && checked_mul(checked_mul(team_rows, 4 * format.value_dim),
+                                                     plan.num_splits) <= most_to_merge;
   if (options.device == DeviceArch::matrix_units_ring && !plan.ring) {
     plan.refusal = plan.ring_refusal;
   }

@@ -113,7 +113,15 @@ KOKKOS_FORCEINLINE_FUNCTION void multiply_add(float (&c)[4], Word a0, Word a1, W
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/// Two numbers that lie together, past the first-level cache.
+/// What this lane has written is visible on the device before what it writes or reads afterwards.
+KOKKOS_FORCEINLINE_FUNCTION void device_fence() {
+  __threadfence();
+}
+
+/// Numbers that other teams have written during this kernel: past the first-level cache.
+KOKKOS_FORCEINLINE_FUNCTION float load_one(const float* at) {
+  return __ldcg(at);
+}
 KOKKOS_FORCEINLINE_FUNCTION FloatPair load_pair(const float* at) {
   const float2 pair = __ldcg(reinterpret_cast<const float2*>(at));
   return {pair.x, pair.y};
@@ -160,6 +168,10 @@ KOKKOS_FORCEINLINE_FUNCTION Word transpose(Word x) {
 }
 KOKKOS_FORCEINLINE_FUNCTION void multiply_add(int (&)[4], const Word (&)[4], Word, Word) {}
 KOKKOS_FORCEINLINE_FUNCTION void multiply_add(float (&)[4], Word, Word, Word, Word, Word, Word) {}
+KOKKOS_FORCEINLINE_FUNCTION void device_fence() {}
+KOKKOS_FORCEINLINE_FUNCTION float load_one(const float* at) {
+  return *at;
+}
 KOKKOS_FORCEINLINE_FUNCTION FloatPair load_pair(const float* at) {
   return {at[0], at[1]};
 }
@@ -174,6 +186,32 @@ KOKKOS_FORCEINLINE_FUNCTION float max_over_rows(float x) {
     x = other > x ? other : x;
   }
   return x;
+}
+
+/// Marks part `own` of a walk as written and tells whether all parts are: the last one to ask hears
+/// it, others may. Called by one warp, after its team's writes and a barrier. The marks are taken back
+/// then, so that nothing has to prepare them: they may hold anything but `mark`.
+/// @param marks (parts)
+KOKKOS_FORCEINLINE_FUNCTION bool meet(volatile std::uint64_t* marks, int own, int parts,
+                                      std::uint64_t mark, int lane) {
+  if (lane == 0) {
+    device_fence();
+    marks[own] = mark;
+    device_fence();
+  }
+  sync_lanes();
+  device_fence();
+  bool missing = false;
+  for (int i = lane; i < parts; i += 32) {
+    missing = missing || marks[i] != mark;
+  }
+  if (any_lane(missing)) {
+    return false;
+  }
+  for (int i = lane; i < parts; i += 32) {
+    marks[i] = 0;
+  }
+  return true;
 }
 
 /// The sum of `x` over all lanes, the same bits in every lane.

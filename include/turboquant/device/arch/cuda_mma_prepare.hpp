@@ -106,20 +106,34 @@ struct QueryPreparation {
   RowView queries{};
 };
 
+/// A query row in the registers of a warp: lane l holds coordinates l + 32 j.
+template <int Dim>
+struct QueryRow {
+  float x[Dim / 32];
+
+  /// @param at the row begins at this number; nothing is read where `exists` is false
+  KOKKOS_FORCEINLINE_FUNCTION void load(const QueryPreparation& in, std::int64_t at, bool exists,
+                                        int lane) {
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int j = 0; j < Dim / 32; ++j) {
+      x[j] = exists ? in.queries.read(at + lane + 32 * j) : 0.0F;
+    }
+  }
+};
+
 /// One warp prepares one row.
-/// @param at      the row begins at this number; nothing is read where `exists` is false
 /// @param slot    number of the row in `rows`
 /// @param scratch (2 Dim), 16-byte aligned
 template <int Dim, int Sets>
-KOKKOS_FORCEINLINE_FUNCTION void prepare_row(const QueryPreparation& in, std::int64_t at,
-                                             bool exists, int lane, int slot,
-                                             PreparedRows<Dim, Sets>& rows, float* scratch) {
+KOKKOS_FORCEINLINE_FUNCTION void prepare_row(const QueryPreparation& in, const QueryRow<Dim>& row,
+                                             int lane, int slot, PreparedRows<Dim, Sets>& rows,
+                                             float* scratch) {
   constexpr int each = Dim / 32;
   const float sign = in.unit < 0 ? -1.0F : 1.0F;
   float x[each];
   TURBOQUANT_UNROLL_IN_KERNELS
   for (int j = 0; j < each; ++j) {
-    x[j] = exists ? sign * in.queries.read(at + lane + 32 * j) : 0.0F;
+    x[j] = sign * row.x[j];
   }
   if constexpr ((Dim & (Dim - 1)) == 0) {
     rotate_in_registers<Dim>(in.rotation, lane, x);

@@ -5,6 +5,7 @@
 #include <turboquant/device/arch/cuda_sm90.hpp>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace turboquant::detail::cuda {
 
@@ -37,6 +38,7 @@ struct TeamScratch {
   PreparedRows<Dim, Sets> prepared;
   float reference[Warps][rows];
   float sum[Warps][rows];
+  int heard;  ///< whether the team merges the parts of its walk
   /// Maximum and sum of the team's rows, for the other teams of its walk.
   alignas(16) float totals[rows][2];
 };
@@ -78,6 +80,48 @@ struct PartSum {
     sum += weight * part_sum;
     first += weight * x;
     second += weight * y;
+  }
+};
+
+/// Where the parts of one row are in memory.
+struct PartRows {
+  const float* maxima;  ///< of part 0
+  const float* sums;
+  const float* outputs;
+  std::int64_t stride;  ///< rows between two parts
+
+  /// Adds dimensions d and d + 1 of parts first, first + step and so on, in this order.
+  KOKKOS_FORCEINLINE_FUNCTION void add(int parts, int first, int step, int dim, int d,
+                                       PartSum& total) const {
+    // Parts that are on their way at a time.
+    constexpr int flight = 8;
+    for (int begin = first; begin < parts; begin += flight * step) {
+      FloatPair part[flight];
+      FloatPair value[flight];
+      float highest = total.maximum;
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int k = 0; k < flight; ++k) {
+        const std::int64_t row = (begin + std::int64_t{k} * step) * stride;
+        part[k] = {negative_infinity, 0};
+        value[k] = {0, 0};
+        if (begin + k * step < parts) {
+          part[k] = {load_one(maxima + row), load_one(sums + row)};
+          value[k] = load_pair(outputs + row * dim + d);
+        }
+      }
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int k = 0; k < flight; ++k) {
+        highest = part[k].first > highest ? part[k].first : highest;
+      }
+      total.raise(highest);
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int k = 0; k < flight; ++k) {
+        // What an empty part holds is not defined.
+        if (part[k].first != negative_infinity) {
+          total.add(part[k].first, part[k].second, value[k].first, value[k].second);
+        }
+      }
+    }
   }
 };
 
