@@ -251,7 +251,10 @@ TEST_CASE("problems and options outside their domain") {
   refused("num_splits is 65537", [](P&, O& o) { o.num_splits = 65537; });
   for (const int bad : {-1, 3, 1 << 30}) {
     refused("exactness is ", [bad](P&, O& o) { o.exactness = static_cast<Exactness>(bad); });
+  }
+  for (const int bad : {-1, 5, 1 << 30}) {
     refused("device is ", [bad](P&, O& o) { o.device = static_cast<DeviceArch>(bad); });
+    refused("ring_teams is ", [bad](P&, O& o) { o.ring_teams = static_cast<RingTeams>(bad); });
   }
   for (const int bad : {-1, 4}) {
     refused("arch is ", [bad](P&, O& o) { o.arch = static_cast<HostArch>(bad); });

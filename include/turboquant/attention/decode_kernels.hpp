@@ -19,9 +19,10 @@ struct DecodeWorkspace {
                                                   std::int64_t index) const noexcept {
     return reinterpret_cast<float*>(base + section) + index;
   }
-  [[nodiscard]] TURBOQUANT_FUNCTION volatile std::uint64_t* mark(
-      std::int64_t index) const noexcept {
-    return reinterpret_cast<std::uint64_t*>(base + layout.marks) + index;
+  /// Where the parts of walk number `walk` meet: a counter and num_splits marks.
+  [[nodiscard]] TURBOQUANT_FUNCTION std::uint64_t* meeting_place(std::int64_t walk) const noexcept {
+    return reinterpret_cast<std::uint64_t*>(base + layout.meeting_places) +
+           walk * (layout.num_splits + 1);
   }
   /// Number of a (sequence, kv head) pair.
   [[nodiscard]] TURBOQUANT_FUNCTION std::int64_t head_index(std::int64_t sequence,

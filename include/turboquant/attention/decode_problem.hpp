@@ -122,8 +122,11 @@ inline void require_options(const DecodeOptions& options) {
              "int8, fast or exact");
   enumerator("arch", static_cast<int>(options.arch), static_cast<int>(HostArch::avx512),
              "automatic, portable, avx2 or avx512");
-  enumerator("device", static_cast<int>(options.device), static_cast<int>(DeviceArch::matrix_units),
-             "automatic, portable or matrix_units");
+  enumerator("device", static_cast<int>(options.device),
+             static_cast<int>(DeviceArch::matrix_units_ring),
+             "automatic, portable, matrix_units, matrix_units_plain or matrix_units_ring");
+  enumerator("ring_teams", static_cast<int>(options.ring_teams),
+             static_cast<int>(RingTeams::narrow4), "automatic, wide4, wide8, wide12 or narrow4");
 }
 
 /// Checks a record on the host, block table included.

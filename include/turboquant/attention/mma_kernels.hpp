@@ -46,9 +46,22 @@ struct MmaAttend {
     const auto query_at = [&](int row) {
       return workspace.query_at(preparation.queries, index, head, first_row + row);
     };
+    float* spare = Team::spare(context, context.warp);
     cuda::QueryRow<dim> query;
     query.load(preparation, query_at(context.warp < rows ? context.warp : 0), context.warp < rows,
                context.lane);
+    const auto prepare = [&] {
+      for (int slot = context.warp; slot < 4 * sets; slot += context.warps) {
+        if (slot != context.warp) {
+          query.load(preparation, query_at(slot < rows ? slot : 0), slot < rows, context.lane);
+        }
+        cuda::prepare_row<dim, sets>(preparation, query, context.lane, slot, scratch.prepared,
+                                     spare);
+      }
+    };
+    if constexpr (Team::prepares_first) {
+      prepare();
+    }
     const DecodeSequence& sequence = sequences[index];
     const HistoryTiles history(layout, sequence);
     const int parts = layout.num_splits == 1 ? 1 : history.parts();
@@ -63,18 +76,14 @@ struct MmaAttend {
     cuda::TileWalk walk = make_walk(sequence, history, split, head);
     walk.mask.first_row = first_row;
     walk.mask.rows = rows;
-    const cuda::WarpSteps steps = cuda::WarpSteps::of<Shape>(walk, context);
+    const cuda::WarpSteps steps = cuda::WarpSteps::of<Shape>(walk, context, context.warp);
     auto source = Team::source(context, steps);
-    source.start(walk);
+    Team::start(context, walk, source);
     if (context.thread() == 0) {
       scratch.walk = walk;
     }
-    float* spare = Team::spare(context, context.warp);
-    for (int slot = context.warp; slot < 4 * sets; slot += context.warps) {
-      if (slot != context.warp) {
-        query.load(preparation, query_at(slot < rows ? slot : 0), slot < rows, context.lane);
-      }
-      cuda::prepare_row<dim, sets>(preparation, query, context.lane, slot, scratch.prepared, spare);
+    if constexpr (!Team::prepares_first) {
+      prepare();
     }
     const int walker = split * steps.stride + steps.first;
     const bool any_exact = walker < exact_tokens;
@@ -111,34 +120,34 @@ struct MmaAttend {
     if (layout.parts_meet && parts > 1) {
       const std::int64_t walk_index =
           (std::int64_t{index} * layout.kv_heads + head) * layout.row_blocks + block;
-      merge_parts(context, scratch, sink, walk_index * layout.num_splits, split, parts, rows,
+      merge_parts(context, scratch, sink, walk_index, split, parts, rows,
                   part_row - split * std::int64_t{layout.kv_heads} * layout.rows);
     }
   }
 
  private:
   /// The last team of a walk merges its parts.
-  /// @param marks     number of the walk's first mark
+  /// @param walk_index of (sequence, kv head, block of rows)
   /// @param first_row of part 0 in the workspace
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION void merge_parts(const Context& context, Scratch& scratch,
-                                               const RowSink& sink, std::int64_t marks, int split,
+                                               const RowSink& sink, std::int64_t walk_index, int split,
                                                int parts, int rows,
                                                std::int64_t first_row) const {
     const DecodeLayout& layout = workspace.layout;
-    cuda::device_fence();
     context.barrier();
     if (context.warp == 0) {
-      const bool heard = cuda::meet(workspace.mark(marks), split, parts, layout.mark, context.lane);
+      std::uint64_t* counter = workspace.meeting_place(walk_index);
+      const cuda::MeetingPlace place{counter, counter + 1, layout.mark};
+      const bool last = place.is_last(split, parts, context.lane);
       if (context.lane == 0) {
-        scratch.heard = heard ? 1 : 0;
+        scratch.merges = last ? 1 : 0;
       }
     }
     context.barrier();
-    if (scratch.heard == 0) {
+    if (scratch.merges == 0) {
       return;
     }
-    cuda::device_fence();
     for (int i = context.thread(); i < rows * (dim / 2); i += context.threads()) {
       const int row = i / (dim / 2);
       const int d = i % (dim / 2) * 2;

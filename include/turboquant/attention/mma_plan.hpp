@@ -137,11 +137,11 @@ struct RingChoice {
     const std::int64_t at_a_time =
         std::int64_t{candidate_size.warps} * candidate_size.per_unit * (narrow ? 1 : 2);
     // Teams that share a multiprocessor hide each other's beginning and end.
-    const std::int64_t start = candidate_size.per_unit > 1 ? 3 : 8;
-    const std::int64_t merge = parts > 1 ? 3 : 0;
-    const std::int64_t meet = blocks > 1 ? 3 : 0;
+    const std::int64_t start = candidate_size.per_unit > 1 ? 5 : 8;
+    const std::int64_t merge = parts > 1 ? 4 : 0;
+    const std::int64_t meet = blocks > 1 ? 4 : 0;
     const std::int64_t cost =
-        8 - start + checked_mul(rounds, checked_add(ceil_div(checked_mul(steps, 4 * at_a_time),
+        10 - start + checked_mul(rounds, checked_add(ceil_div(checked_mul(steps, 4 * at_a_time),
                                                      std::int64_t{16}),
                                             start)) +
         merge + meet;

@@ -113,6 +113,13 @@ KOKKOS_FORCEINLINE_FUNCTION void multiply_add(float (&c)[4], Word a0, Word a1, W
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+KOKKOS_FORCEINLINE_FUNCTION std::uint64_t from_lane(std::uint64_t x, int lane) {
+  return __shfl_sync(~0U, static_cast<unsigned long long>(x), lane);
+}
+/// Adds one; the number before.
+KOKKOS_FORCEINLINE_FUNCTION std::uint64_t count_up(std::uint64_t* counter) {
+  return atomicAdd(reinterpret_cast<unsigned long long*>(counter), 1ULL);
+}
 /// What this lane has written is visible on the device before what it writes or reads afterwards.
 KOKKOS_FORCEINLINE_FUNCTION void device_fence() {
   __threadfence();
@@ -168,6 +175,12 @@ KOKKOS_FORCEINLINE_FUNCTION Word transpose(Word x) {
 }
 KOKKOS_FORCEINLINE_FUNCTION void multiply_add(int (&)[4], const Word (&)[4], Word, Word) {}
 KOKKOS_FORCEINLINE_FUNCTION void multiply_add(float (&)[4], Word, Word, Word, Word, Word, Word) {}
+KOKKOS_FORCEINLINE_FUNCTION std::uint64_t from_lane(std::uint64_t x, int) {
+  return x;
+}
+KOKKOS_FORCEINLINE_FUNCTION std::uint64_t count_up(std::uint64_t* counter) {
+  return (*counter)++;
+}
 KOKKOS_FORCEINLINE_FUNCTION void device_fence() {}
 KOKKOS_FORCEINLINE_FUNCTION float load_one(const float* at) {
   return *at;
@@ -188,31 +201,59 @@ KOKKOS_FORCEINLINE_FUNCTION float max_over_rows(float x) {
   return x;
 }
 
-/// Marks part `own` of a walk as written and tells whether all parts are: the last one to ask hears
-/// it, others may. Called by one warp, after its team's writes and a barrier. The marks are taken back
-/// then, so that nothing has to prepare them: they may hold anything but `mark`.
-/// @param marks (parts)
-KOKKOS_FORCEINLINE_FUNCTION bool meet(volatile std::uint64_t* marks, int own, int parts,
-                                      std::uint64_t mark, int lane) {
-  if (lane == 0) {
+/// Where the parts of one walk meet: a counter and a mark for every part, in memory that may hold
+/// anything before, except that the upper 48 bits of `mark` do not stand there by chance.
+struct MeetingPlace {
+  static constexpr std::uint64_t count_bits = 0xFFFF;
+
+  std::uint64_t* counter;
+  volatile std::uint64_t* marks;  ///< (parts)
+  std::uint64_t mark;
+
+  /// Tells whether the caller is the last of `parts` to come, and leaves the place as it was. One
+  /// warp of every part calls it once, after its team's writes and a barrier.
+  ///
+  /// A place that has been used counts. At the first use nobody knows where the count began; then
+  /// parts leave marks, and who finds them all is last. Several parts may hear so.
+  KOKKOS_FORCEINLINE_FUNCTION bool is_last(int own, int parts, int lane) const {
+    std::uint64_t before = 0;
+    if (lane == 0) {
+      device_fence();
+      before = count_up(counter);
+    }
+    before = from_lane(before, 0);
+    const std::uint64_t empty = mark & ~count_bits;
+    bool last = (before & count_bits) == static_cast<std::uint64_t>(parts - 1);
+    if ((before & ~count_bits) != empty) {
+      last = finds_all_marks(own, parts, lane);
+    }
+    if (last && lane == 0) {
+      *counter = empty;
+    }
+    return last;
+  }
+
+ private:
+  KOKKOS_FORCEINLINE_FUNCTION bool finds_all_marks(int own, int parts, int lane) const {
+    if (lane == 0) {
+      marks[own] = mark;
+    }
+    sync_lanes();
     device_fence();
-    marks[own] = mark;
+    bool missing = false;
+    for (int i = lane; i < parts; i += 32) {
+      missing = missing || marks[i] != mark;
+    }
+    if (any_lane(missing)) {
+      return false;
+    }
     device_fence();
+    for (int i = lane; i < parts; i += 32) {
+      marks[i] = 0;
+    }
+    return true;
   }
-  sync_lanes();
-  device_fence();
-  bool missing = false;
-  for (int i = lane; i < parts; i += 32) {
-    missing = missing || marks[i] != mark;
-  }
-  if (any_lane(missing)) {
-    return false;
-  }
-  for (int i = lane; i < parts; i += 32) {
-    marks[i] = 0;
-  }
-  return true;
-}
+};
 
 /// The sum of `x` over all lanes, the same bits in every lane.
 KOKKOS_FORCEINLINE_FUNCTION float sum_over_lanes(float x) {

@@ -4,6 +4,7 @@
 #include <turboquant/device/row_view.hpp>
 #include <turboquant/math/hadamard_transform.hpp>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -21,12 +22,13 @@ struct PreparedRows {
 /// l + 32 j. The additions are those of `HadamardTransform`.
 template <int Dim>
 KOKKOS_FORCEINLINE_FUNCTION void rotate_in_registers(const HadamardTransform& rotation, int lane,
+                                                     const float (&first_sign)[Dim / 32],
                                                      float (&x)[Dim / 32]) {
   constexpr int each = Dim / 32;
   float sign[each];
   TURBOQUANT_UNROLL_IN_KERNELS
   for (int j = 0; j < each; ++j) {
-    sign[j] = rotation.signs[lane + 32 * j];
+    sign[j] = first_sign[j];
   }
   for (std::size_t round = 0; round < rotation.rounds; ++round) {
     TURBOQUANT_UNROLL_IN_KERNELS
@@ -106,17 +108,46 @@ struct QueryPreparation {
   RowView queries{};
 };
 
-/// A query row in the registers of a warp: lane l holds coordinates l + 32 j.
+/// A query row on its way to the registers of a warp, and the signs of the first rotation round: lane
+/// l holds coordinates l + 32 j.
 template <int Dim>
 struct QueryRow {
-  float x[Dim / 32];
+  static constexpr int each = Dim / 32;
+
+  Word bits[each];  ///< as stored
+  float sign[each];
 
   /// @param at the row begins at this number; nothing is read where `exists` is false
   KOKKOS_FORCEINLINE_FUNCTION void load(const QueryPreparation& in, std::int64_t at, bool exists,
                                         int lane) {
+    const bool wide = in.queries.type == RowType::float32;
     TURBOQUANT_UNROLL_IN_KERNELS
-    for (int j = 0; j < Dim / 32; ++j) {
-      x[j] = exists ? in.queries.read(at + lane + 32 * j) : 0.0F;
+    for (int j = 0; j < each; ++j) {
+      bits[j] = 0;
+      sign[j] = 1;
+    }
+    if (!exists) {
+      return;
+    }
+    // Nothing here waits for what it loads.
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int j = 0; j < each; ++j) {
+      if (wide) {
+        bits[j] = static_cast<const Word*>(in.queries.data)[at + lane + 32 * j];
+      } else {
+        bits[j] = static_cast<const std::uint16_t*>(in.queries.data)[at + lane + 32 * j];
+      }
+    }
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int j = 0; j < each; ++j) {
+      sign[j] = in.rotation.signs[lane + 32 * j];
+    }
+  }
+  KOKKOS_FORCEINLINE_FUNCTION float number(RowType type, int j) const {
+    switch (type) {
+      case RowType::float16: return float16{static_cast<std::uint16_t>(bits[j])}.to_float();
+      case RowType::bfloat16: return bfloat16{static_cast<std::uint16_t>(bits[j])}.to_float();
+      default: return std::bit_cast<float>(bits[j]);
     }
   }
 };
@@ -133,10 +164,10 @@ KOKKOS_FORCEINLINE_FUNCTION void prepare_row(const QueryPreparation& in, const Q
   float x[each];
   TURBOQUANT_UNROLL_IN_KERNELS
   for (int j = 0; j < each; ++j) {
-    x[j] = sign * row.x[j];
+    x[j] = sign * row.number(in.queries.type, j);
   }
   if constexpr ((Dim & (Dim - 1)) == 0) {
-    rotate_in_registers<Dim>(in.rotation, lane, x);
+    rotate_in_registers<Dim>(in.rotation, lane, row.sign, x);
   } else {
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int j = 0; j < each; ++j) {

@@ -38,7 +38,7 @@ struct TeamScratch {
   PreparedRows<Dim, Sets> prepared;
   float reference[Warps][rows];
   float sum[Warps][rows];
-  int heard;  ///< whether the team merges the parts of its walk
+  int merges;  ///< whether the team merges the parts of its walk
   /// Maximum and sum of the team's rows, for the other teams of its walk.
   alignas(16) float totals[rows][2];
 };
@@ -162,14 +162,19 @@ KOKKOS_FORCEINLINE_FUNCTION void add_teams(const Context& context,
     for (int i = context.thread(); i < (left < 4 ? left : 4) * pairs; i += context.threads()) {
       const int r = i / pairs;
       const int d = i % pairs * 2;
+      float reference[Warps];
       PartSum total;
-      for (int warp = 0; warp < context.warps; ++warp) {
-        const float reference = scratch.reference[warp][4 * set + r];
-        total.maximum = reference > total.maximum ? reference : total.maximum;
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int warp = 0; warp < Warps; ++warp) {
+        reference[warp] = warp < context.warps ? scratch.reference[warp][4 * set + r] : unseen;
+        total.maximum = reference[warp] > total.maximum ? reference[warp] : total.maximum;
       }
-      for (int warp = 0; warp < context.warps; ++warp) {
-        const float* x = memory.row(warp, r) + d;
-        total.add(scratch.reference[warp][4 * set + r], scratch.sum[warp][4 * set + r], x[0], x[1]);
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int warp = 0; warp < Warps; ++warp) {
+        if (warp < context.warps) {
+          const float* x = memory.row(warp, r) + d;
+          total.add(reference[warp], scratch.sum[warp][4 * set + r], x[0], x[1]);
+        }
       }
       if (context.blocks == 1) {
         sink(4 * set + r, d, total);

@@ -22,8 +22,16 @@ struct LoadingTeam {
       spare_bytes > WarpRows<Shape::dim>::bytes ? spare_bytes : WarpRows<Shape::dim>::bytes;
   static constexpr std::size_t scratch_bytes = memory_at + warps * warp_bytes;
 
+  /// Whether queries are prepared before the first tiles are asked for.
+  static constexpr bool prepares_first = false;
+
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION static void begin(const Context&) {}
+  template <class Context>
+  KOKKOS_FORCEINLINE_FUNCTION static void start(const Context&, const TileWalk& walk,
+                                                Source& source) {
+    source.start(walk);
+  }
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION static Source source(const Context& context,
                                                    const WarpSteps& steps) {
@@ -77,18 +85,50 @@ struct CopyingTeam {
   // A warp leaves its results where its ring was.
   static_assert(std::size_t{Source::ring_bytes} >= WarpRows<Shape::dim>::bytes);
 
+  /// With more warps than query rows, the last warp starts the first copies of all while the others
+  /// prepare the rows.
+  static constexpr bool prepares_first = Warps > 4 * Sets;
+
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION static void begin(const Context& context) {
-    if (context.lane < stages) {
-      make_copy_barrier(shared_address(barriers(context) + 8 * context.lane));
+    if constexpr (prepares_first) {
+      if (leads(context)) {
+        for (int i = context.lane; i < context.warps * stages; i += 32) {
+          make_copy_barrier(shared_address(barriers(context, 0) + 8 * i));
+        }
+      }
+    } else if (context.lane < stages) {
+      make_copy_barrier(shared_address(barriers(context, context.warp) + 8 * context.lane));
     }
     publish_copy_barriers();
     sync_lanes();
   }
+  /// A barrier of the team follows before the first step.
+  template <class Context>
+  KOKKOS_FORCEINLINE_FUNCTION static void start(const Context& context, const TileWalk& walk,
+                                                Source& source) {
+    if constexpr (prepares_first) {
+      if (leads(context)) {
+        for (int i = context.lane; i < context.warps * stages; i += 32) {
+          const int warp = i / stages;
+          const WarpSteps steps = WarpSteps::of<Shape>(walk, context, warp);
+          if (i % stages < steps.count) {
+            start_copy(shared_address(memory(context, warp) + i % stages * Shape::step_bytes),
+                       walk.template step<Shape>(steps.number(i % stages)), Shape::step_bytes,
+                       shared_address(barriers(context, 0) + 8 * i));
+          }
+        }
+      }
+      source.follow(walk);
+    } else {
+      source.start(walk);
+    }
+  }
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION static Source source(const Context& context,
                                                    const WarpSteps& steps) {
-    return Source(steps, context.lane, memory(context, context.warp), barriers(context));
+    return Source(steps, context.lane, memory(context, context.warp),
+                  barriers(context, context.warp));
   }
   /// (4 Sets, dim), of a warp, before its first step; warp 0's takes the outputs of the team.
   template <class Context>
@@ -103,8 +143,12 @@ struct CopyingTeam {
 
  private:
   template <class Context>
-  KOKKOS_FORCEINLINE_FUNCTION static std::byte* barriers(const Context& context) {
-    return context.scratch + barriers_at + static_cast<std::size_t>(context.warp) * 8 * stages;
+  KOKKOS_FORCEINLINE_FUNCTION static bool leads(const Context& context) {
+    return context.warp == context.warps - 1;
+  }
+  template <class Context>
+  KOKKOS_FORCEINLINE_FUNCTION static std::byte* barriers(const Context& context, int warp) {
+    return context.scratch + barriers_at + static_cast<std::size_t>(warp) * 8 * stages;
   }
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION static std::byte* memory(const Context& context, int warp) {

@@ -40,9 +40,9 @@ struct WarpSteps {
 
   template <class Shape, class Context>
   [[nodiscard]] static KOKKOS_FORCEINLINE_FUNCTION WarpSteps of(const TileWalk& walk,
-                                                                const Context& context) {
+                                                                const Context& context, int warp) {
     WarpSteps steps;
-    steps.first = context.rank * context.warps + context.warp;
+    steps.first = context.rank * context.warps + warp;
     steps.stride = context.blocks * context.warps;
     const int left = walk.tiles * Shape::steps_per_tile - steps.first;
     steps.count = left > 0 ? (left + steps.stride - 1) / steps.stride : 0;

@@ -39,6 +39,8 @@ struct CopiedSteps {
       start_copy(ring + lane * bytes, addresses.current, bytes, barriers + 8 * lane);
     }
   }
+  /// Where another warp has started the first copies.
+  KOKKOS_FORCEINLINE_FUNCTION void follow(const TileWalk& walk) { addresses.start(walk); }
   KOKKOS_FORCEINLINE_FUNCTION void await_keys() {
     await_copy(barriers + 8 * stage, phase);
     keys.load(ring + stage * bytes, addresses.lane);
