@@ -160,7 +160,7 @@ struct CopyingTeam {
 template <class Shape, int Sets>
 using WideTeam =
     CopyingTeam<typename Shape::template with_sub_tiles<(Shape::sub_tokens < 64 ? 2 : 1)>, Sets,
-                (Sets == 1 && Shape::dim <= 128 ? 12 : 8), 1>;
+                (Sets == 1 && Shape::dim <= 128 && Shape::groups == 1 ? 12 : 8), 1>;
 /// The team that takes one sub-tile a step.
 template <class Shape, int Sets>
 using NarrowTeam = CopyingTeam<typename Shape::template with_sub_tiles<1>, Sets, 4, 4>;
