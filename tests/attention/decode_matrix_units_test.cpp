@@ -78,14 +78,15 @@ struct Way {
 };
 
 /// Every way in which tiles come to the warps and results together.
-std::vector<Way> ways(int dim) {
+std::vector<Way> ways(const TileFormat& format) {
   std::vector<Way> all{{}, {DeviceArch::matrix_units_plain}};
   if (has_rings()) {
     all.push_back({DeviceArch::matrix_units_ring, RingTeams::wide8, 1});
     all.push_back({DeviceArch::matrix_units_ring, RingTeams::wide8, 2});
     all.push_back({DeviceArch::matrix_units_ring, RingTeams::wide4, 3});
     all.push_back({DeviceArch::matrix_units_ring, RingTeams::wide4, 16});
-    if (dim <= 128) {
+    if (format.key_dim <= 128 && format.value_group == format.value_dim && format.key_bits == 3 &&
+        format.value_bits == 4) {
       all.push_back({DeviceArch::matrix_units_ring, RingTeams::narrow4, 1});
       all.push_back({DeviceArch::matrix_units_ring, RingTeams::narrow4, 8});
     }
@@ -107,7 +108,7 @@ Errors check(const Setup& setup, DecodeOptions options = {}) {
   const Result expected = problem.reference();
   const SpaceProblem<Device> there(problem);
   Errors worst;
-  for (const Way& way : ways(setup.format.key_dim)) {
+  for (const Way& way : ways(setup.format)) {
     options.device = way.device;
     options.ring_teams = way.teams;
     options.cluster = way.cluster;
@@ -247,7 +248,7 @@ TEST_CASE("diffuse and peaked heads over long histories") {
         const Result expected = problem.reference();
         const SpaceProblem<Device> there(problem);
         double worst = 0;
-        for (const Way& way : ways(128)) {
+        for (const Way& way : ways(setup.format)) {
           DecodeOptions options;
           options.device = way.device;
           options.ring_teams = way.teams;
@@ -349,7 +350,7 @@ TEST_CASE("a captured step replays with the bits of an ordinary one, with new in
   const Problem problem(setup);
   cudaStream_t stream = nullptr;
   REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
-  for (const Way& way : ways(128)) {
+  for (const Way& way : ways(setup.format)) {
     for (const int splits : {1, 5}) {
       const Device exec(stream);
       SpaceProblem<Device> there(problem);

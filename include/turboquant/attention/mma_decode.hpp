@@ -67,7 +67,7 @@ class MmaLauncher {
   void attend() const {
     if constexpr (has_bulk_copies<ExecutionSpace>) {
       if (workspace_.layout.ring) {
-        if constexpr (cuda::has_narrow_teams(Shape::dim)) {
+        if constexpr (cuda::has_narrow_teams<Shape>) {
           if (workspace_.layout.ring_teams == RingTeams::narrow4) {
             return attend_blocks<cuda::NarrowTeam<Shape, Sets>>();
           }

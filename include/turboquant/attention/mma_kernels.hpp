@@ -50,46 +50,52 @@ struct MmaAttend {
     cuda::QueryRow<dim> query;
     query.load(preparation, query_at(context.warp < rows ? context.warp : 0), context.warp < rows,
                context.lane);
-    const auto prepare = [&] {
-      for (int slot = context.warp; slot < 4 * sets; slot += context.warps) {
-        if (slot != context.warp) {
-          query.load(preparation, query_at(slot < rows ? slot : 0), slot < rows, context.lane);
+    auto source = Team::source(context);
+    cuda::WarpSteps steps;
+    int parts = 1;
+    std::int64_t exact_tokens = 0;
+    // One warp asks for tiles and then prepares its rows, the others the other way round.
+    TURBOQUANT_KEEP_LOOP_IN_KERNELS
+    for (int turn = 0; turn < 2; ++turn) {
+      if ((turn == 0) == Team::asks_first(context)) {
+        const DecodeSequence& sequence = sequences[index];
+        const HistoryTiles history(layout, sequence);
+        const int filled = layout.num_splits == 1 ? 1 : history.parts();
+        parts = filled > 1 ? filled : 1;
+        exact_tokens = sequence.num_sinks + sequence.window_count;
+        if (split < parts) {
+          cuda::TileWalk walk = make_walk(sequence, history, split, head);
+          walk.mask.first_row = first_row;
+          walk.mask.rows = rows;
+          steps = cuda::WarpSteps::of<Shape>(walk, context, context.warp);
+          Team::start(context, walk, steps, source);
+          if (context.thread() == 0) {
+            scratch.walk = walk;
+          }
         }
-        cuda::prepare_row<dim, sets>(preparation, query, context.lane, slot, scratch.prepared,
-                                     spare);
+      } else {
+        for (int slot = context.warp; slot < 4 * sets; slot += context.warps) {
+          if (slot != context.warp) {
+            query.load(preparation, query_at(slot < rows ? slot : 0), slot < rows, context.lane);
+          }
+          cuda::prepare_row<dim, sets>(preparation, query, context.lane, slot, scratch.prepared,
+                                       spare);
+        }
       }
-    };
-    if constexpr (Team::prepares_first) {
-      prepare();
     }
-    const DecodeSequence& sequence = sequences[index];
-    const HistoryTiles history(layout, sequence);
-    const int parts = layout.num_splits == 1 ? 1 : history.parts();
-    const std::int64_t exact_tokens = sequence.num_sinks + sequence.window_count;
-    if (split >= (parts > 1 ? parts : 1)) {
+    if (split >= parts) {
       // Nobody waits for this part where parts meet.
       if (!layout.parts_meet && context.rank == 0 && context.thread() < rows) {
         *workspace.floats(layout.maxima, part_row + context.thread()) = negative_infinity;
       }
       return;
     }
-    cuda::TileWalk walk = make_walk(sequence, history, split, head);
-    walk.mask.first_row = first_row;
-    walk.mask.rows = rows;
-    const cuda::WarpSteps steps = cuda::WarpSteps::of<Shape>(walk, context, context.warp);
-    auto source = Team::source(context, steps);
-    Team::start(context, walk, source);
-    if (context.thread() == 0) {
-      scratch.walk = walk;
-    }
-    if constexpr (!Team::prepares_first) {
-      prepare();
-    }
     const int walker = split * steps.stride + steps.first;
     const bool any_exact = walker < exact_tokens;
     if (any_exact) {
+      const DecodeSequence& sequence = sequences[index];
       cuda::ExactRows exact = exact_rows(sequence, head);
-      exact.walkers = (parts > 1 ? parts : 1) * steps.stride;
+      exact.walkers = parts * steps.stride;
       exact.walker = walker;
       exact.attend<dim>(
           [&](int row, std::int64_t& at, std::int64_t& position) {
@@ -114,7 +120,7 @@ struct MmaAttend {
     }
     cuda::attend_steps(scratch.walk, steps, context.lane, source, state);
     const RowSink sink{workspace, outputs, dim, index, head, first_row, part_row,
-                       layout.parts_meet ? (parts > 1 ? parts : 1) : layout.num_splits};
+                       layout.parts_meet ? parts : layout.num_splits};
     cuda::add_teams(context, state, scratch, Team::rows(context), Team::spare(context, 0), rows,
                     sink);
     if (layout.parts_meet && parts > 1) {

@@ -86,14 +86,16 @@ struct MmaPlan {
   return size;
 }
 
-/// Chooses teams, clusters and parts for the ring: what takes the least time, counted in quarters of
-/// the time in which a multiprocessor streams 8 tiles.
+/// Chooses teams, clusters and parts for the ring: what takes the least time by a model that was
+/// fitted to an H200. Time is counted in sixteenths of that in which a multiprocessor streams 8 tiles,
+/// about 0.12 us.
 struct RingChoice {
   std::int64_t walks = 1;
   std::int64_t tiles = 1;
+  std::int64_t units = 1;  ///< multiprocessors
   const cuda::ClusterCapacity* capacity = nullptr;
 
-  std::int64_t best_cost = (std::numeric_limits<std::int64_t>::max)();
+  std::int64_t best_time = (std::numeric_limits<std::int64_t>::max)();
   RingTeams teams = RingTeams::automatic;  ///< as long as nothing fits
   cuda::RingTeamSize size{};
   int cluster = 1;
@@ -102,23 +104,25 @@ struct RingChoice {
   /// Considers a kind of team; 0 leaves splits or cluster open.
   void consider(RingTeams candidate, const cuda::RingTeamSize& candidate_size, int splits,
                 int cluster_size) {
-    for (int blocks = 1; blocks <= cuda::most_cluster_blocks; ++blocks) {
-      if (cluster_size != 0 && blocks != cluster_size) {
+    for (const int blocks : {1, 2, 4, 8, cluster_size}) {
+      if (blocks == 0 || (cluster_size != 0 && blocks != cluster_size)) {
         continue;
       }
       const auto fit = static_cast<std::size_t>(candidate_size.per_unit);
       const std::int64_t at_once =
           capacity->blocks[fit][static_cast<std::size_t>(blocks)] / blocks;
-      if (at_once == 0) {
-        continue;
-      }
-      if (splits > 0) {
-        consider(candidate, candidate_size, blocks, splits, at_once);
-        continue;
-      }
-      const std::int64_t most = (std::max)(std::int64_t{1}, tiles / 4);
-      for (std::int64_t parts = 1; parts <= most; ++parts) {
-        consider(candidate, candidate_size, blocks, parts, at_once);
+      // A cluster that shares a part only needs a second kernel to merge the parts.
+      const std::int64_t open = blocks == 1 || cluster_size != 0 ? tiles / 4 : 1;
+      const std::int64_t most = splits > 0 ? splits : (std::max)(std::int64_t{1}, open);
+      for (std::int64_t parts = (std::max)(splits, 1); at_once > 0 && parts <= most; ++parts) {
+        const std::int64_t time = time_of(candidate, candidate_size, blocks, parts, at_once);
+        if (time < best_time) {
+          best_time = time;
+          teams = candidate;
+          size = candidate_size;
+          cluster = blocks;
+          num_splits = static_cast<int>(parts);
+        }
         if (checked_mul(walks, parts) > 2 * at_once) {
           break;
         }
@@ -127,31 +131,29 @@ struct RingChoice {
   }
 
  private:
-  void consider(RingTeams candidate, const cuda::RingTeamSize& candidate_size, int blocks,
-                std::int64_t parts, std::int64_t at_once) {
-    const bool narrow = candidate == RingTeams::narrow4;
-    const std::int64_t rounds = ceil_div(checked_mul(walks, parts), at_once);
-    const std::int64_t warps = checked_mul(parts, std::int64_t{blocks} * candidate_size.warps);
-    const std::int64_t steps = ceil_div(checked_mul(tiles, narrow ? 2 : 1), warps);
-    // Tiles that a multiprocessor streams in one step of all its warps, times 2.
-    const std::int64_t at_a_time =
-        std::int64_t{candidate_size.warps} * candidate_size.per_unit * (narrow ? 1 : 2);
+  [[nodiscard]] std::int64_t time_of(RingTeams candidate, const cuda::RingTeamSize& its_size,
+                                     int blocks, std::int64_t parts,
+                                     std::int64_t at_once) const {
+    const std::int64_t clusters = checked_mul(walks, parts);
+    const std::int64_t rounds = ceil_div(clusters, at_once);
+    // Teams that one multiprocessor takes, at once or one after another.
+    const std::int64_t load =
+        (std::max)(ceil_div(checked_mul(clusters, std::int64_t{blocks}), units), rounds);
+    // Sixteenths of steps of 64 tokens: between what a warp has and what whole steps make of it.
+    const std::int64_t warps = checked_mul(parts, std::int64_t{blocks} * its_size.warps);
+    const std::int64_t step = candidate == RingTeams::narrow4 ? 8 : 16;
+    const std::int64_t exact = ceil_div(checked_mul(tiles, std::int64_t{16}), warps);
+    const std::int64_t steps = (exact + round_up(exact, step)) / 2;
+    // Short steps take more instructions.
+    const std::int64_t slower = candidate == RingTeams::narrow4 ? 9 : 8;
+    const std::int64_t stream = checked_mul(checked_mul(load, steps), its_size.warps * slower) / 64;
     // Teams that share a multiprocessor hide each other's beginning and end.
-    const std::int64_t start = candidate_size.per_unit > 1 ? 5 : 8;
-    const std::int64_t merge = parts > 1 ? 4 : 0;
-    const std::int64_t meet = blocks > 1 ? 4 : 0;
-    const std::int64_t cost =
-        10 - start + checked_mul(rounds, checked_add(ceil_div(checked_mul(steps, 4 * at_a_time),
-                                                     std::int64_t{16}),
-                                            start)) +
-        merge + meet;
-    if (cost < best_cost) {
-      best_cost = cost;
-      teams = candidate;
-      size = candidate_size;
-      cluster = blocks;
-      num_splits = static_cast<int>(parts);
-    }
+    const std::int64_t start = its_size.warps > 4 ? 26 : 34;
+    const std::int64_t again = its_size.per_unit > 1 ? start / 3 : start;
+    const std::int64_t starts = start + (ceil_div(load, its_size.per_unit) - 1) * again;
+    const std::int64_t merge = parts > 1 ? 12 + parts : 0;
+    const std::int64_t meet = blocks > 1 ? 12 + blocks / 4 : 0;
+    return checked_add(stream, starts + merge + meet);
   }
 };
 
@@ -187,6 +189,7 @@ struct RingChoice {
     RingChoice choice;
     choice.walks = (std::max)(walks, std::int64_t{1});
     choice.tiles = (std::max)(tiles, std::int64_t{1});
+    choice.units = (std::max)(device.multiprocessors, 1);
     choice.capacity = capacity;
     for (const RingTeams teams :
          {RingTeams::wide8, RingTeams::wide12, RingTeams::wide4, RingTeams::narrow4}) {

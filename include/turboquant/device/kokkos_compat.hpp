@@ -13,8 +13,11 @@
 /// stay in registers.
 #if defined(__CUDA_ARCH__) || defined(__HIPCC__)
 #define TURBOQUANT_UNROLL_IN_KERNELS _Pragma("unroll")
+/// Leaves the loop that follows as it is.
+#define TURBOQUANT_KEEP_LOOP_IN_KERNELS _Pragma("unroll 1")
 #else
 #define TURBOQUANT_UNROLL_IN_KERNELS
+#define TURBOQUANT_KEEP_LOOP_IN_KERNELS
 #endif
 
 namespace turboquant::detail {

@@ -22,20 +22,21 @@ struct LoadingTeam {
       spare_bytes > WarpRows<Shape::dim>::bytes ? spare_bytes : WarpRows<Shape::dim>::bytes;
   static constexpr std::size_t scratch_bytes = memory_at + warps * warp_bytes;
 
-  /// Whether queries are prepared before the first tiles are asked for.
-  static constexpr bool prepares_first = false;
-
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION static void begin(const Context&) {}
+  /// Whether this warp asks for tiles before it prepares query rows.
   template <class Context>
-  KOKKOS_FORCEINLINE_FUNCTION static void start(const Context&, const TileWalk& walk,
-                                                Source& source) {
-    source.start(walk);
+  KOKKOS_FORCEINLINE_FUNCTION static bool asks_first(const Context&) {
+    return true;
   }
   template <class Context>
-  KOKKOS_FORCEINLINE_FUNCTION static Source source(const Context& context,
-                                                   const WarpSteps& steps) {
-    return Source(steps, context.lane);
+  KOKKOS_FORCEINLINE_FUNCTION static Source source(const Context& context) {
+    return Source(context.lane);
+  }
+  template <class Context>
+  KOKKOS_FORCEINLINE_FUNCTION static void start(const Context&, const TileWalk& walk,
+                                                const WarpSteps& steps, Source& source) {
+    source.start(walk, steps);
   }
   /// (4 Sets, dim), of a warp, before its first step.
   template <class Context>
@@ -85,50 +86,41 @@ struct CopyingTeam {
   // A warp leaves its results where its ring was.
   static_assert(std::size_t{Source::ring_bytes} >= WarpRows<Shape::dim>::bytes);
 
-  /// With more warps than query rows, the last warp starts the first copies of all while the others
-  /// prepare the rows.
-  static constexpr bool prepares_first = Warps > 4 * Sets;
-
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION static void begin(const Context& context) {
-    if constexpr (prepares_first) {
-      if (leads(context)) {
-        for (int i = context.lane; i < context.warps * stages; i += 32) {
-          make_copy_barrier(shared_address(barriers(context, 0) + 8 * i));
-        }
+    if (asks_first(context)) {
+      for (int i = context.lane; i < context.warps * stages; i += 32) {
+        make_copy_barrier(shared_address(barriers(context, 0) + 8 * i));
       }
-    } else if (context.lane < stages) {
-      make_copy_barrier(shared_address(barriers(context, context.warp) + 8 * context.lane));
+      publish_copy_barriers();
+      sync_lanes();
     }
-    publish_copy_barriers();
-    sync_lanes();
+  }
+  /// Whether this warp asks for tiles before it prepares query rows: the last one, for all.
+  template <class Context>
+  KOKKOS_FORCEINLINE_FUNCTION static bool asks_first(const Context& context) {
+    return context.warp == context.warps - 1;
+  }
+  template <class Context>
+  KOKKOS_FORCEINLINE_FUNCTION static Source source(const Context& context) {
+    return Source(context.lane, memory(context, context.warp), barriers(context, context.warp));
   }
   /// A barrier of the team follows before the first step.
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION static void start(const Context& context, const TileWalk& walk,
-                                                Source& source) {
-    if constexpr (prepares_first) {
-      if (leads(context)) {
-        for (int i = context.lane; i < context.warps * stages; i += 32) {
-          const int warp = i / stages;
-          const WarpSteps steps = WarpSteps::of<Shape>(walk, context, warp);
-          if (i % stages < steps.count) {
-            start_copy(shared_address(memory(context, warp) + i % stages * Shape::step_bytes),
-                       walk.template step<Shape>(steps.number(i % stages)), Shape::step_bytes,
-                       shared_address(barriers(context, 0) + 8 * i));
-          }
+                                                const WarpSteps& steps, Source& source) {
+    if (asks_first(context)) {
+      for (int i = context.lane; i < context.warps * stages; i += 32) {
+        const int warp = i / stages;
+        const WarpSteps its = WarpSteps::of<Shape>(walk, context, warp);
+        if (i % stages < its.count) {
+          start_copy(shared_address(memory(context, warp) + i % stages * Shape::step_bytes),
+                     walk.template step<Shape>(its.number(i % stages)), Shape::step_bytes,
+                     shared_address(barriers(context, 0) + 8 * i));
         }
       }
-      source.follow(walk);
-    } else {
-      source.start(walk);
     }
-  }
-  template <class Context>
-  KOKKOS_FORCEINLINE_FUNCTION static Source source(const Context& context,
-                                                   const WarpSteps& steps) {
-    return Source(steps, context.lane, memory(context, context.warp),
-                  barriers(context, context.warp));
+    source.start(walk, steps);
   }
   /// (4 Sets, dim), of a warp, before its first step; warp 0's takes the outputs of the team.
   template <class Context>
@@ -142,10 +134,6 @@ struct CopyingTeam {
   }
 
  private:
-  template <class Context>
-  KOKKOS_FORCEINLINE_FUNCTION static bool leads(const Context& context) {
-    return context.warp == context.warps - 1;
-  }
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION static std::byte* barriers(const Context& context, int warp) {
     return context.scratch + barriers_at + static_cast<std::size_t>(warp) * 8 * stages;
@@ -165,10 +153,10 @@ using WideTeam =
 template <class Shape, int Sets>
 using NarrowTeam = CopyingTeam<typename Shape::template with_sub_tiles<1>, Sets, 4, 4>;
 
-/// Whether there are narrow teams for `dim` dimensions.
-[[nodiscard]] constexpr bool has_narrow_teams(int dim) noexcept {
-  return dim <= 128;
-}
+/// Whether there are narrow teams: they are compiled for the most usual bits alone.
+template <class Shape>
+inline constexpr bool has_narrow_teams = Shape::dim <= 128 && Shape::groups == 1 &&
+                                         Shape::key_bits == 3 && Shape::value_bits == 4;
 
 /// Warps of a team, and how many such teams share a multiprocessor; 0: there are none.
 struct RingTeamSize {
@@ -188,7 +176,7 @@ template <class Shape, int Sets>
     case RingTeams::wide8: return {8, 1};
     case RingTeams::wide12: return {Wide::warps == 12 ? 12 : 0, Wide::warps == 12 ? 1 : 0};
     case RingTeams::narrow4:
-      return {has_narrow_teams(Shape::dim) ? 4 : 0, has_narrow_teams(Shape::dim) ? 4 : 0};
+      return {has_narrow_teams<Shape> ? 4 : 0, has_narrow_teams<Shape> ? 4 : 0};
     default: return {};
   }
 }

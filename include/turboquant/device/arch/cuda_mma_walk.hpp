@@ -56,12 +56,13 @@ struct WarpSteps {
 /// waits for them.
 template <class Shape>
 struct StepAddresses {
-  WarpSteps steps;
   int lane;
+  WarpSteps steps{};
   const std::byte* current = nullptr;  ///< of the block of 32 steps that is being fetched
   const std::byte* ahead = nullptr;    ///< of the block after it
 
-  KOKKOS_FORCEINLINE_FUNCTION void start(const TileWalk& walk) {
+  KOKKOS_FORCEINLINE_FUNCTION void start(const TileWalk& walk, const WarpSteps& its_steps) {
+    steps = its_steps;
     current = look_up(walk, 0);
     ahead = steps.count > 32 ? look_up(walk, 32) : nullptr;
   }
@@ -91,11 +92,10 @@ struct LoadedSteps {
   KeyRegisters<Shape> keys;
   ValueRegisters<Shape> values;
 
-  KOKKOS_FORCEINLINE_FUNCTION LoadedSteps(const WarpSteps& steps, int lane)
-      : addresses{steps, lane} {}
+  explicit KOKKOS_FORCEINLINE_FUNCTION LoadedSteps(int lane) : addresses{lane} {}
 
-  KOKKOS_FORCEINLINE_FUNCTION void start(const TileWalk& walk) {
-    addresses.start(walk);
+  KOKKOS_FORCEINLINE_FUNCTION void start(const TileWalk& walk, const WarpSteps& steps) {
+    addresses.start(walk, steps);
     if (addresses.steps.count > 0) {
       const std::byte* at = from_lane(addresses.current, 0);
       keys.load(at, addresses.lane);

@@ -26,21 +26,16 @@ struct CopiedSteps {
 
   /// @param ring     `ring_bytes`, 16-byte aligned
   /// @param barriers 8 bytes a stage, made and published
-  KOKKOS_FORCEINLINE_FUNCTION CopiedSteps(const WarpSteps& steps, int lane, std::byte* ring_memory,
+  KOKKOS_FORCEINLINE_FUNCTION CopiedSteps(int lane, std::byte* ring_memory,
                                           std::byte* barrier_memory)
-      : addresses{steps, lane},
+      : addresses{lane},
         ring(shared_address(ring_memory)),
         barriers(shared_address(barrier_memory)) {}
 
-  KOKKOS_FORCEINLINE_FUNCTION void start(const TileWalk& walk) {
-    addresses.start(walk);
-    const int lane = addresses.lane;
-    if (lane < Stages && lane < addresses.steps.count) {
-      start_copy(ring + lane * bytes, addresses.current, bytes, barriers + 8 * lane);
-    }
+  /// Somebody has started, or will, the copies of the first `Stages` steps.
+  KOKKOS_FORCEINLINE_FUNCTION void start(const TileWalk& walk, const WarpSteps& steps) {
+    addresses.start(walk, steps);
   }
-  /// Where another warp has started the first copies.
-  KOKKOS_FORCEINLINE_FUNCTION void follow(const TileWalk& walk) { addresses.start(walk); }
   KOKKOS_FORCEINLINE_FUNCTION void await_keys() {
     await_copy(barriers + 8 * stage, phase);
     keys.load(ring + stage * bytes, addresses.lane);
