@@ -314,7 +314,8 @@ TEST_CASE("plans say which operations run and why") {
     return;
   }
   contains(plan(good, DeviceArch::automatic), "matrix units (15-bit queries, fp16 weights)");
-  contains(plan(good, DeviceArch::automatic), has_rings() ? "tiles copied into rings" : "compute capability");
+  contains(plan(good, DeviceArch::automatic),
+           has_rings() ? "tiles copied into rings" : "compute capability");
   contains(plan(good, DeviceArch::matrix_units_plain),
            "tiles loaded into registers (plain loads were asked for)");
   contains(plan(good, DeviceArch::matrix_units_ring),

@@ -14,8 +14,8 @@ using namespace turboquant;
 
 namespace {
 
-/// What an H200 answers (CUDA 13.0, driver 580): blocks that run at once where 1, 2, 3 or 4 fit on a
-/// multiprocessor, in clusters of 1 to 16.
+/// What an H200 answers (CUDA 13.0, driver 580): blocks that run at once where 1, 2, 3 or 4 fit on
+/// a multiprocessor, in clusters of 1 to 16.
 detail::cuda::ClusterCapacity h200() {
   constexpr std::array<std::array<int, 16>, 4> measured{
       {{132, 132, 117, 120, 110, 102, 105, 120, 81, 70, 77, 84, 91, 98, 105, 112},
@@ -144,7 +144,8 @@ TEST_CASE("every kind of team fits the memory of a multiprocessor for every form
     for (const int sets : {1, 2}) {
       for (const RingTeams teams :
            {RingTeams::wide4, RingTeams::wide8, RingTeams::wide12, RingTeams::narrow4}) {
-        const detail::cuda::RingTeamSize size = detail::ring_team_size(make_format(dim), sets, teams);
+        const detail::cuda::RingTeamSize size =
+            detail::ring_team_size(make_format(dim), sets, teams);
         CHECK(size.warps * size.per_unit <= 16);
         CHECK((size.warps == 0) == (size.per_unit == 0));
       }

@@ -92,9 +92,9 @@ struct DecodeLayout {
   std::int64_t prepared_bytes = 0;
   std::int64_t states = 0;  ///< (sequences, num_splits, kv_heads, state_bytes)
   std::int64_t state_bytes = 0;
-  std::int64_t outputs = 0;  ///< (sequences, parts, kv_heads, rows, value_dim) float
-  std::int64_t maxima = 0;   ///< (sequences, parts, kv_heads, rows) float
-  std::int64_t sums = 0;      ///< the same
+  std::int64_t outputs = 0;         ///< (sequences, parts, kv_heads, rows, value_dim) float
+  std::int64_t maxima = 0;          ///< (sequences, parts, kv_heads, rows) float
+  std::int64_t sums = 0;            ///< the same
   std::int64_t meeting_places = 0;  ///< (sequences, kv_heads, row_blocks, num_splits + 1) 8 bytes
   std::int64_t bytes = 0;
 };
@@ -266,10 +266,9 @@ class DecodePlan {
     layout_.parts_meet = mma.num_splits > 1 && mma.parts_meet;
     if (layout_.parts_meet) {
       layout_.mark = detail::next_mark();
-      const std::int64_t walks = checked_mul(
-          checked_mul(layout_.num_sequences, layout_.kv_heads), std::int64_t{layout_.row_blocks});
-      layout_.meeting_places =
-          section(checked_mul(walks, std::int64_t{mma.num_splits} + 1), 8);
+      const std::int64_t walks = checked_mul(checked_mul(layout_.num_sequences, layout_.kv_heads),
+                                             std::int64_t{layout_.row_blocks});
+      layout_.meeting_places = section(checked_mul(walks, std::int64_t{mma.num_splits} + 1), 8);
     }
     lay_out_parts(section);
   }

@@ -35,9 +35,9 @@ struct DecodeProblem {
 
 /// Which operations attend on an accelerator.
 enum class DeviceArch {
-  automatic,     ///< matrix units where device, tile format and problem allow it
-  portable,      ///< float, the reference on any device
-  matrix_units,  ///< 8 x 8 matrix units: compute capability 8.0 or newer
+  automatic,           ///< matrix units where device, tile format and problem allow it
+  portable,            ///< float, the reference on any device
+  matrix_units,        ///< 8 x 8 matrix units: compute capability 8.0 or newer
   matrix_units_plain,  ///< the same with tiles loaded into registers
   matrix_units_ring,   ///< the same with tiles copied into rings: compute capability 9.0 or newer
 };

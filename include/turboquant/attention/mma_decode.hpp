@@ -11,11 +11,13 @@
 
 namespace turboquant::detail {
 
-/// Enqueues a decode step on matrix units: one kernel, or two where histories are cut; no allocation.
+/// Enqueues a decode step on matrix units: one kernel, or two where histories are cut; no
+/// allocation.
 template <class ExecutionSpace>
 class MmaLauncher {
  public:
-  /// @param sequences readable by the execution space; tiles in mma order, pages aligned to 16 bytes
+  /// @param sequences readable by the execution space; tiles in mma order, pages aligned to 16
+  /// bytes
   MmaLauncher(const ExecutionSpace& exec, const TileTables& tables,
               const DecodeWorkspace& workspace, const DecodeSequence* sequences,
               const RowView& queries, const AttentionOutputs& outputs)
@@ -29,9 +31,8 @@ class MmaLauncher {
     preparation_.queries = queries;
     const double factor =
         rotation.source == nullptr ? hadamard_factor(rotation.dim, rotation.rounds) : 1.0;
-    preparation_.unit =
-        static_cast<float>(factor * integer_grid(tables.format.key_bits).step *
-                           static_cast<double>(workspace.layout.logit_scale));
+    preparation_.unit = static_cast<float>(factor * integer_grid(tables.format.key_bits).step *
+                                           static_cast<double>(workspace.layout.logit_scale));
   }
 
   void operator()() const {
@@ -43,8 +44,7 @@ class MmaLauncher {
     if (layout.num_splits == 1 || layout.parts_meet) {
       return;
     }
-    const int rows =
-        layout.num_sequences * layout.num_queries * layout.kv_heads * layout.ratio;
+    const int rows = layout.num_sequences * layout.num_queries * layout.kv_heads * layout.ratio;
     if constexpr (has_bulk_copies<ExecutionSpace>) {
       if (layout.ring) {
         cuda::launch_in_blocks(exec_, {rows, 1, MmaMerge::warps, MmaMerge::most_scratch_bytes},
@@ -85,9 +85,9 @@ class MmaLauncher {
   template <class Team>
   void attend_blocks() const {
     const int warps = workspace_.layout.team_warps;
-    cuda::launch_in_blocks(
-        exec_, {parts(), workspace_.layout.cluster, warps, Team::scratch_bytes(warps)},
-        MmaAttendBlocks<Team>{{workspace_, sequences_, preparation_, outputs_}});
+    cuda::launch_in_blocks(exec_,
+                           {parts(), workspace_.layout.cluster, warps, Team::scratch_bytes(warps)},
+                           MmaAttendBlocks<Team>{{workspace_, sequences_, preparation_, outputs_}});
   }
 
   template <class Bounds, class Kernel>

@@ -10,9 +10,9 @@
 
 namespace turboquant::detail {
 
-/// First step on matrix units: the teams of one part take a share of the history of one kv head, and
-/// of its exact rows, for up to 4 `sets` query rows. Every team rotates the rows itself while its
-/// first tiles are on their way.
+/// First step on matrix units: the teams of one part take a share of the history of one kv head,
+/// and of its exact rows, for up to 4 `sets` query rows. Every team rotates the rows itself while
+/// its first tiles are on their way.
 /// @tparam Team how tiles come to the warps: `LoadingTeam` or `CopyingTeam`
 template <class Team>
 struct MmaAttend {
@@ -119,8 +119,9 @@ struct MmaAttend {
       }
     }
     cuda::attend_steps(scratch.walk, steps, context.lane, source, state);
-    const RowSink sink{workspace, outputs, dim, index, head, first_row, part_row,
-                       layout.parts_meet ? parts : layout.num_splits};
+    const RowSink sink{
+        workspace, outputs,   dim,      index,
+        head,      first_row, part_row, layout.parts_meet ? parts : layout.num_splits};
     cuda::add_teams(context, state, scratch, Team::rows(context), Team::spare(context, 0), rows,
                     sink);
     if (layout.parts_meet && parts > 1) {
@@ -137,8 +138,8 @@ struct MmaAttend {
   /// @param first_row of part 0 in the workspace
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION void merge_parts(const Context& context, Scratch& scratch,
-                                               const RowSink& sink, std::int64_t walk_index, int split,
-                                               int parts, int rows,
+                                               const RowSink& sink, std::int64_t walk_index,
+                                               int split, int parts, int rows,
                                                std::int64_t first_row) const {
     const DecodeLayout& layout = workspace.layout;
     context.barrier();
@@ -226,12 +227,12 @@ struct MmaAttendTeams : MmaAttend<Team> {
 
   template <class Member>
   KOKKOS_FUNCTION void operator()(const Member& member) const {
-    this->attend(cuda::LaneContext<Member>{
-        member,
-        static_cast<std::byte*>(
-            member.team_scratch(0).get_shmem_aligned(std::size_t{Team::scratch_bytes}, 128)),
-        static_cast<int>(member.league_rank()), cuda::lane_index(),
-        static_cast<int>(member.team_rank()), warps});
+    this->attend(
+        cuda::LaneContext<Member>{member,
+                                  static_cast<std::byte*>(member.team_scratch(0).get_shmem_aligned(
+                                      std::size_t{Team::scratch_bytes}, 128)),
+                                  static_cast<int>(member.league_rank()), cuda::lane_index(),
+                                  static_cast<int>(member.team_rank()), warps});
   }
 };
 

@@ -68,12 +68,12 @@ struct MmaMerge {
 struct MmaMergeTeams : MmaMerge {
   template <class Member>
   KOKKOS_FUNCTION void operator()(const Member& member) const {
-    MmaMerge::operator()(cuda::LaneContext<Member>{
-        member,
-        static_cast<std::byte*>(
-            member.team_scratch(0).get_shmem_aligned(std::size_t{sizeof(Scratch)}, 128)),
-        static_cast<int>(member.league_rank()), cuda::lane_index(),
-        static_cast<int>(member.team_rank()), warps});
+    MmaMerge::operator()(
+        cuda::LaneContext<Member>{member,
+                                  static_cast<std::byte*>(member.team_scratch(0).get_shmem_aligned(
+                                      std::size_t{sizeof(Scratch)}, 128)),
+                                  static_cast<int>(member.league_rank()), cuda::lane_index(),
+                                  static_cast<int>(member.team_rank()), warps});
   }
 };
 

@@ -25,8 +25,8 @@ struct MmaPlan {
   bool ring = false;         ///< tiles are copied into rings
   std::string ring_refusal;  ///< why not
   RingTeams teams = RingTeams::wide8;
-  int team_warps = 8;  ///< of a ring
-  int cluster = 1;     ///< teams of a part
+  int team_warps = 8;       ///< of a ring
+  int cluster = 1;          ///< teams of a part
   bool parts_meet = false;  ///< the last part of a walk to be done merges them all
 
   [[nodiscard]] bool used() const noexcept { return refusal.empty(); }
@@ -81,14 +81,15 @@ struct MmaPlan {
   cuda::RingTeamSize size;
   cuda::with_mma_shape(format, [&](auto shape) {
     using Shape = decltype(shape);
-    size = sets == 1 ? cuda::ring_team_size<Shape, 1>(teams) : cuda::ring_team_size<Shape, 2>(teams);
+    size =
+        sets == 1 ? cuda::ring_team_size<Shape, 1>(teams) : cuda::ring_team_size<Shape, 2>(teams);
   });
   return size;
 }
 
 /// Chooses teams, clusters and parts for the ring: what takes the least time by a model that was
-/// fitted to an H200. Time is counted in sixteenths of that in which a multiprocessor streams 8 tiles,
-/// about 0.12 us.
+/// fitted to an H200. Time is counted in sixteenths of that in which a multiprocessor streams 8
+/// tiles, about 0.12 us.
 struct RingChoice {
   std::int64_t walks = 1;
   std::int64_t tiles = 1;
@@ -109,8 +110,7 @@ struct RingChoice {
         continue;
       }
       const auto fit = static_cast<std::size_t>(candidate_size.per_unit);
-      const std::int64_t at_once =
-          capacity->blocks[fit][static_cast<std::size_t>(blocks)] / blocks;
+      const std::int64_t at_once = capacity->blocks[fit][static_cast<std::size_t>(blocks)] / blocks;
       // A cluster that shares a part only needs a second kernel to merge the parts.
       const std::int64_t open = blocks == 1 || cluster_size != 0 ? tiles / 4 : 1;
       const std::int64_t most = splits > 0 ? splits : (std::max)(std::int64_t{1}, open);
@@ -132,8 +132,7 @@ struct RingChoice {
 
  private:
   [[nodiscard]] std::int64_t time_of(RingTeams candidate, const cuda::RingTeamSize& its_size,
-                                     int blocks, std::int64_t parts,
-                                     std::int64_t at_once) const {
+                                     int blocks, std::int64_t parts, std::int64_t at_once) const {
     const std::int64_t clusters = checked_mul(walks, parts);
     const std::int64_t rounds = ceil_div(clusters, at_once);
     // Teams that one multiprocessor takes, at once or one after another.
@@ -173,8 +172,8 @@ struct RingChoice {
       checked_mul(problem.query_heads / problem.kv_heads, problem.num_queries);
   plan.sets = rows > 4 ? 2 : 1;
   plan.row_blocks = static_cast<int>(ceil_div(rows, 4 * plan.sets));
-  const std::int64_t tiles = ceil_div(problem.max_history_tokens,
-                                      static_cast<std::int64_t>(TileFormat::tokens));
+  const std::int64_t tiles =
+      ceil_div(problem.max_history_tokens, static_cast<std::int64_t>(TileFormat::tokens));
   const std::int64_t walks =
       checked_mul(checked_mul(problem.num_sequences, problem.kv_heads), plan.row_blocks);
   if (!plan.used()) {
@@ -208,7 +207,8 @@ struct RingChoice {
     plan.num_splits = choice.num_splits;
   }
   if (!plan.ring) {
-    plan.num_splits = options.num_splits > 0 ? options.num_splits : mma_splits(walks, tiles, device);
+    plan.num_splits =
+        options.num_splits > 0 ? options.num_splits : mma_splits(walks, tiles, device);
   }
   // One team can merge so much; beyond, a kernel with a team for every row is faster.
   constexpr std::int64_t most_to_merge = 160 * 1024;
@@ -222,8 +222,8 @@ struct RingChoice {
     plan.refusal = "a part of the history has too many tokens";
   }
   // Teams are numbered with 32 bits.
-  if (checked_mul(walks, checked_mul(std::int64_t{4} * plan.sets * plan.cluster,
-                                     plan.num_splits)) > (std::numeric_limits<int>::max)()) {
+  if (checked_mul(walks, checked_mul(std::int64_t{4} * plan.sets * plan.cluster, plan.num_splits)) >
+      (std::numeric_limits<int>::max)()) {
     plan.refusal = "the batch has too many parts";
   }
   return plan;

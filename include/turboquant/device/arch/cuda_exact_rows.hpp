@@ -138,8 +138,8 @@ struct ExactRows {
     return walker < sinks.count + window.count;
   }
 
-  /// What a warp finds: maximum and sum of row i into `maximum[i]` and `sum[i]`, and its output, not
-  /// normalised, into `out` (rows, Dim).
+  /// What a warp finds: maximum and sum of row i into `maximum[i]` and `sum[i]`, and its output,
+  /// not normalised, into `out` (rows, Dim).
   /// @param row_at(i, at, position) tells where the query of row i begins and its position
   template <int Dim, class RowAt>
   KOKKOS_FORCEINLINE_FUNCTION void attend(const RowAt& row_at, int rows, int lane, float* maximum,

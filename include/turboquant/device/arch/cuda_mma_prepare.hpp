@@ -108,8 +108,8 @@ struct QueryPreparation {
   RowView queries{};
 };
 
-/// A query row on its way to the registers of a warp, and the signs of the first rotation round: lane
-/// l holds coordinates l + 32 j.
+/// A query row on its way to the registers of a warp, and the signs of the first rotation round:
+/// lane l holds coordinates l + 32 j.
 template <int Dim>
 struct QueryRow {
   static constexpr int each = Dim / 32;

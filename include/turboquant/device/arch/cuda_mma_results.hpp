@@ -12,7 +12,8 @@ namespace turboquant::detail::cuda {
 /// One lane's view of its team: `warps` warps of 32 lanes with common scratch memory.
 template <class Member>
 struct LaneContext {
-  /// Teams that share a walk and read each other's scratch memory, and this one's number among them.
+  /// Teams that share a walk and read each other's scratch memory, and this one's number among
+  /// them.
   static constexpr int blocks = 1;
   static constexpr int rank = 0;
 

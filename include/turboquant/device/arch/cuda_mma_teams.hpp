@@ -64,8 +64,8 @@ struct CopyingTeam {
   static constexpr int blocks_per_unit = Blocks;
   static constexpr int spare_bytes = static_cast<int>(sizeof(float)) * 4 * Sets * Shape::dim;
   /// What a warp can have where all share a multiprocessor's 227 KiB.
-  static constexpr int budget = (228 * 1024 / Blocks - 2048 - static_cast<int>(sizeof(Scratch))) /
-                                    Warps - spare_bytes - 64;
+  static constexpr int budget =
+      (228 * 1024 / Blocks - 2048 - static_cast<int>(sizeof(Scratch))) / Warps - spare_bytes - 64;
   static constexpr int fitting = budget / Shape::step_bytes;
   static constexpr int stages = fitting < 2 ? 2 : (fitting > 4 ? 4 : fitting);
   using Source = CopiedSteps<Shape, stages>;
@@ -155,8 +155,8 @@ using NarrowTeam = CopyingTeam<typename Shape::template with_sub_tiles<1>, Sets,
 
 /// Whether there are narrow teams: they are compiled for the most usual bits alone.
 template <class Shape>
-inline constexpr bool has_narrow_teams = Shape::dim <= 128 && Shape::groups == 1 &&
-                                         Shape::key_bits == 3 && Shape::value_bits == 4;
+inline constexpr bool has_narrow_teams =
+    Shape::dim <= 128 && Shape::groups == 1 && Shape::key_bits == 3 && Shape::value_bits == 4;
 
 /// Warps of a team, and how many such teams share a multiprocessor; 0: there are none.
 struct RingTeamSize {

@@ -82,9 +82,9 @@ struct StepAddresses {
   }
 };
 
-/// Steps that are loaded into registers while the step before is computed: the keys of the next step
-/// as soon as the scores are known, its values after this step's values have been used, so that loads
-/// are always in flight.
+/// Steps that are loaded into registers while the step before is computed: the keys of the next
+/// step as soon as the scores are known, its values after this step's values have been used, so
+/// that loads are always in flight.
 template <class Shape>
 struct LoadedSteps {
   StepAddresses<Shape> addresses;

@@ -1,9 +1,9 @@
 #pragma once
 
 /// @file
-/// What compute capability 9.0 adds, as functions of one lane: bulk copies into shared memory that a
-/// barrier counts, clusters of blocks that read each other's shared memory, kernels that start before
-/// the one before them has ended. For every other compilation they are empty.
+/// What compute capability 9.0 adds, as functions of one lane: bulk copies into shared memory that
+/// a barrier counts, clusters of blocks that read each other's shared memory, kernels that start
+/// before the one before them has ended. For every other compilation they are empty.
 
 #include <turboquant/device/arch/cuda_mma_instructions.hpp>
 
@@ -82,11 +82,10 @@ KOKKOS_FORCEINLINE_FUNCTION int cluster_blocks() {
 }
 /// All threads of the cluster meet, and see what the others have written to shared memory.
 KOKKOS_FORCEINLINE_FUNCTION void cluster_barrier() {
-  asm volatile(
-      "barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;"
-      :
-      :
-      : "memory");
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;"
+               :
+               :
+               : "memory");
 }
 /// The same byte in the shared memory of block `rank` of the cluster.
 KOKKOS_FORCEINLINE_FUNCTION SharedAddress in_block(SharedAddress own, int rank) {

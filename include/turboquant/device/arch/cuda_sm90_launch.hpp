@@ -1,8 +1,8 @@
 #pragma once
 
 /// @file
-/// Launches of kernels with large scratch memory, in clusters and dependent on the kernel before, on
-/// the stream of a Kokkos execution space: what `TeamPolicy` cannot ask for.
+/// Launches of kernels with large scratch memory, in clusters and dependent on the kernel before,
+/// on the stream of a Kokkos execution space: what `TeamPolicy` cannot ask for.
 
 #include <turboquant/base/error.hpp>
 #include <turboquant/device/arch/cuda_sm90.hpp>
@@ -58,9 +58,15 @@ struct BlockContext {
     __syncthreads();
 #endif
   }
-  KOKKOS_FORCEINLINE_FUNCTION void await_earlier() const { await_earlier_kernels(); }
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION int thread() const { return 32 * warp + lane; }
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION int threads() const { return 32 * warps; }
+  KOKKOS_FORCEINLINE_FUNCTION void await_earlier() const {
+    await_earlier_kernels();
+  }
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION int thread() const {
+    return 32 * warp + lane;
+  }
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION int threads() const {
+    return 32 * warps;
+  }
 };
 
 template <class Kernel>
@@ -177,20 +183,18 @@ template <class ExecutionSpace>
     const CurrentDevice current(device);
     int per_unit = 0;
     int reserved = 0;
-    require_cuda(cudaDeviceGetAttribute(
-                     &per_unit, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device),
-                 "cudaDeviceGetAttribute");
     require_cuda(
-        cudaDeviceGetAttribute(&reserved, cudaDevAttrReservedSharedMemoryPerBlock, device),
+        cudaDeviceGetAttribute(&per_unit, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device),
         "cudaDeviceGetAttribute");
+    require_cuda(cudaDeviceGetAttribute(&reserved, cudaDevAttrReservedSharedMemoryPerBlock, device),
+                 "cudaDeviceGetAttribute");
     auto* const kernel = run_in_blocks<EmptyKernel<4>>;
     for (int fit = 1; fit < static_cast<int>(answers[index].blocks.size()); ++fit) {
       // As much memory as lets no more than `fit` blocks onto a multiprocessor.
       BlockLaunch launch;
       launch.items = 1;
       launch.warps = 4;
-      launch.scratch_bytes =
-          static_cast<std::size_t>((per_unit / fit - reserved) / 1024 * 1024);
+      launch.scratch_bytes = static_cast<std::size_t>((per_unit / fit - reserved) / 1024 * 1024);
       lift_limits(kernel, launch.scratch_bytes);
       for (int cluster = 1; cluster <= most_cluster_blocks; ++cluster) {
         launch.cluster = cluster;

@@ -7,8 +7,8 @@
 
 namespace turboquant::detail::cuda {
 
-/// Steps that the copy engine brings into a ring of `Stages` places in shared memory, every warp its
-/// own: no registers hold what is on its way, and no warp waits for another.
+/// Steps that the copy engine brings into a ring of `Stages` places in shared memory, every warp
+/// its own: no registers hold what is on its way, and no warp waits for another.
 template <class Shape, int Stages>
 struct CopiedSteps {
   static constexpr int bytes = Shape::step_bytes;

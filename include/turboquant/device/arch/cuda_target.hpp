@@ -83,8 +83,8 @@ inline constexpr bool has_matrix_units<Kokkos::Cuda> = compiled_for_mma();
 
 /// Some device runs code of compute capability 9.0 or newer.
 template <>
-inline constexpr bool has_bulk_copies<Kokkos::Cuda> =
-    compiled_for_mma() && compiled_architecture(1000) >= 900;
+inline constexpr bool has_bulk_copies<Kokkos::Cuda> = compiled_for_mma() &&
+                                                      compiled_architecture(1000) >= 900;
 
 [[nodiscard]] inline DeviceProperties device_properties(const Kokkos::Cuda& exec) {
   int major = 0;
