@@ -4,9 +4,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
+#include <type_traits>
 
 using namespace decode_fixture;
 
@@ -14,6 +17,34 @@ namespace {
 
 /// The reference on any device; matrix units have a test of their own.
 constexpr DecodeOptions portable{.device = DeviceArch::portable};
+constexpr DecodeOptions dot{.device = DeviceArch::dot};
+
+/// Integers of 15 bits stay below this, whatever the tokens.
+constexpr double dot_bound = 1e-3;
+
+/// Of all checks so far.
+double worst_dot_error = 0;
+
+template <class ExecutionSpace>
+void check_dot_products(const ExecutionSpace& exec, const SpaceProblem<ExecutionSpace>& there,
+                        const Result& expected) {
+  if (!detail::dot_refusal(there.codec().format()).empty()) {
+    CHECK_THROWS_AS(static_cast<void>(there.run(exec, dot)), Error);
+    return;
+  }
+  for (const int splits : {0, 3}) {
+    DecodeOptions options = dot;
+    options.num_splits = splits;
+    CAPTURE(splits);
+    const Result first = there.run(exec, options);
+    worst_dot_error = std::max(worst_dot_error, output_error(first.output, expected));
+    CHECK(output_error(first.output, expected) <= dot_bound);
+    CHECK(largest_difference(first.lse, expected.lse) <= dot_bound);
+    const Result again = there.run(exec, options);
+    CHECK(first.output == again.output);
+    CHECK(first.lse == again.lse);
+  }
+}
 
 void check(const Setup& setup) {
   const Problem problem(setup);
@@ -35,6 +66,9 @@ void check(const Setup& setup) {
     const Result again = there.run(exec, portable);
     CHECK(first.output == again.output);
     CHECK(first.lse == again.lse);
+    if constexpr (detail::has_dot_products<std::decay_t<decltype(exec)>>) {
+      check_dot_products(exec, there, expected);
+    }
   });
 }
 
@@ -136,6 +170,85 @@ TEST_CASE("tiles with a key mean") {
       check_orders(setup);
     }
   }
+
+TEST_CASE("values far from one, and far from each other") {
+  for (const float size : {1e-4F, 3000.0F}) {
+    Setup setup;
+    setup.sequences = {{0, 400, 0}};
+    setup.value = [size](std::int64_t position, int, int, float normal) {
+      return position % 10 == 7 ? size * normal : normal;
+    };
+    check_orders(setup);
+  }
+}
+
+TEST_CASE("a token that outweighs all others does not hide them") {
+  // Like an attention sink: the others weigh 2^-14 each, together as much as the one.
+  Setup setup;
+  setup.format.value_group = 32;
+  setup.kv_heads = 1;
+  setup.ratio = 4;
+  setup.sm_scale = 1;
+  setup.sequences = {{0, 16385, 0}};
+  setup.key = [](std::int64_t position, int, int d, float) {
+    return position == 100 && d == 0 ? 9.704F : 0.0F;
+  };
+  setup.query = [](int, int, int d, float) { return d == 0 ? 1.0F : 0.0F; };
+  setup.value = [](std::int64_t position, int, int, float normal) {
+    return position == 100 ? 0.0F : 1.0F + 0.1F * normal;
+  };
+  check(setup);
+}
+
+TEST_CASE("queries that are no numbers give none, with dot products too") {
+  Setup setup;
+  setup.sequences = {{1, 200, 20}};
+  setup.query = [](int, int head, int d, float normal) {
+    return head == 1 && d == 7 ? std::numeric_limits<float>::infinity() : normal;
+  };
+  const Problem problem(setup);
+  test::for_each_execution_space("decode_spaces", [&](const auto& exec) {
+    using Exec = std::decay_t<decltype(exec)>;
+    if constexpr (detail::has_dot_products<Exec>) {
+      const Result result = SpaceProblem<Exec>(problem).run(exec, dot);
+      const std::size_t dim = result.output.size() / result.lse.size();
+      for (std::size_t head = 0; head < result.lse.size(); ++head) {
+        CHECK(std::isnan(result.lse[head]) == (head == 1));
+        CHECK(std::isnan(result.output[head * dim + 5]) == (head == 1));
+      }
+    }
+  });
+}
+
+TEST_CASE("plans say why dot products run or not") {
+  const auto plan = [](TileFormat format, DeviceArch device) {
+    TileCodecOptions options;
+    options.format = format;
+    DecodeProblem problem;
+    problem.query_heads = 4;
+    problem.max_history_tokens = 1000;
+    const Kokkos::Serial exec;
+    return plan_decode(exec, TileCodec<Kokkos::HostSpace>(options), problem, {.device = device})
+        .describe();
+  };
+  const auto contains = [](const std::string& text, const char* part) {
+    CAPTURE(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  contains(plan(TileFormat(), DeviceArch::dot),
+           "dot products of bytes, 15-bit queries and weights (asked for)");
+  CHECK(plan(TileFormat(), DeviceArch::automatic).find("dot products") == std::string::npos);
+  TileFormat format;
+  format.key_dim = 264;
+  CHECK_THROWS_WITH_AS(static_cast<void>(plan(format, DeviceArch::dot)),
+                       "plan_decode: dot products were asked for, but keys or values have more "
+                       "than 256 dimensions",
+                       Error);
+  format = TileFormat();
+  format.value_group = 8;
+  CHECK_THROWS_WITH_AS(
+      static_cast<void>(plan(format, DeviceArch::dot)),
+      "plan_decode: dot products were asked for, but values have more than 8 groups", Error);
 }
 
 TEST_CASE("output in half precision") {

@@ -2,6 +2,7 @@
 
 #include <turboquant/attention/decode_kernels.hpp>
 #include <turboquant/attention/decode_plan.hpp>
+#include <turboquant/attention/dot_decode.hpp>
 #include <turboquant/attention/mma_decode.hpp>
 
 #include <cstddef>
@@ -116,6 +117,15 @@ void run_decode(const ExecutionSpace& exec, const DecodePlan<ExecutionSpace, Mem
       detail::MmaLauncher<ExecutionSpace>(
           exec, tables, memory, inputs.sequences.data(), queries,
           {sink_logits, output.data(), row_type_of<Output>, lse.data()})();
+      return;
+    }
+  }
+  if constexpr (detail::has_dot_products<ExecutionSpace>) {
+    if (plan.uses_dot_products()) {
+      const RowView queries{inputs.queries.data(), row_type_of<Query>,
+                            std::int64_t{problem.query_heads} * format.key_dim, format.key_dim};
+      detail::run_dot(exec, tables, memory, inputs.sequences.data(), queries, sink_logits,
+                      output.data(), lse.data());
       return;
     }
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/attention/decode_problem.hpp>
+#include <turboquant/attention/dot_plan.hpp>
 #include <turboquant/attention/mma_plan.hpp>
 #include <turboquant/base/checked_math.hpp>
 #include <turboquant/device/encode_tiles.hpp>
@@ -75,7 +76,8 @@ struct DecodeLayout {
   float logit_scale = 0;  ///< softmax scale times log2(e)
   float soft_cap = 0;     ///< in units of log 2
   int sets = 1;           ///< matrix units: a team takes up to 4 sets rows
-  int row_blocks = 1;     ///< matrix units: teams that share the rows of a kv head
+  int team_rows = 4;      ///< dot products: rows of a team
+  int row_blocks = 1;     ///< matrix units and dot products: teams that share the rows of a kv head
   bool ring = false;      ///< matrix units: tiles are copied into rings
   RingTeams ring_teams = RingTeams::automatic;
   int team_warps = 8;  ///< rings: warps of a team
@@ -131,6 +133,8 @@ class DecodePlan {
   [[nodiscard]] const detail::HostAttention& host_attention() const noexcept { return host_; }
   /// Whether runs use matrix units.
   [[nodiscard]] bool uses_matrix_units() const noexcept { return matrix_units_; }
+  /// Whether runs use dot products of four bytes.
+  [[nodiscard]] bool uses_dot_products() const noexcept { return dot_products_; }
 
  private:
   template <class E, class M>
@@ -160,6 +164,10 @@ class DecodePlan {
               "build");
     }
     if constexpr (detail::runs_on_host<ExecutionSpace>) {
+      if (options.device == DeviceArch::dot) {
+        choose_dot_products(exec, options, {});
+        return;
+      }
       const detail::HostOperations& operations = detail::host_operations(options.arch, format);
       host_ = operations.attention(format, options.exactness);
       operations_name_ =
@@ -172,6 +180,8 @@ class DecodePlan {
 
   void choose_device_operations(const ExecutionSpace& exec, const DecodeOptions& options) {
     const TileTables& tables = codec_.tables();
+    operations_name_ = "portable float (asked for)";
+    std::string without_matrix_units;
     if constexpr (detail::has_matrix_units<ExecutionSpace>) {
       const detail::DeviceProperties device = detail::device_properties(exec);
       const detail::cuda::ClusterCapacity* capacity = nullptr;
@@ -187,18 +197,53 @@ class DecodePlan {
                          options.device == DeviceArch::matrix_units_ring;
       require(mma.used() || !asked, ErrorCode::unsupported,
               "plan_decode: matrix units were asked for, but ", mma.refusal);
-      if (mma.used() && options.device != DeviceArch::portable) {
+      if (mma.used() && (options.device == DeviceArch::automatic || asked)) {
         use_matrix_units(mma);
         return;
       }
-      operations_name_ = mma.used() ? "portable float (asked for)"
-                                    : "portable float (no matrix units: " + mma.refusal + ")";
-    } else {
-      static_cast<void>(exec);
-      operations_name_ = "portable float";
+      without_matrix_units = mma.refusal;
+    }
+    if (options.device != DeviceArch::portable &&
+        choose_dot_products(exec, options, without_matrix_units)) {
+      return;
     }
     lay_out(detail::PortableAttention::query_bytes(tables, layout_.rows),
             detail::PortableAttention::state_bytes(tables, layout_.rows));
+  }
+
+  /// @param without_matrix_units why there are none, or empty
+  /// @return false where dot products cannot take the step; the name of the operations says why
+  bool choose_dot_products(const ExecutionSpace& exec, const DecodeOptions& options,
+                           const std::string& without_matrix_units) {
+    constexpr int lanes = detail::lanes_of<ExecutionSpace>;
+    constexpr bool on_host = detail::runs_on_host<ExecutionSpace>;
+    detail::DotPlan dot =
+        detail::plan_dot(codec_.format(), problem_, lanes, std::int64_t{exec.concurrency()},
+                         on_host ? layout_.num_splits : options.num_splits);
+    if (!detail::has_dot_products<ExecutionSpace>) {
+      dot.refusal = "the lanes of the device are unknown";
+    }
+    require(dot.used() || options.device != DeviceArch::dot, ErrorCode::unsupported,
+            "plan_decode: dot products were asked for, but ", dot.refusal);
+    const std::string why = "no matrix units" +
+                            (without_matrix_units.empty() ? "" : ": " + without_matrix_units);
+    if (!dot.used()) {
+      operations_name_ = "portable float (" + why + "; no dot products: " + dot.refusal + ")";
+      return false;
+    }
+    dot_products_ = true;
+    operations_name_ = "dot products of bytes, 15-bit queries and weights (" +
+                       (options.device == DeviceArch::dot ? "asked for" : why) + ")";
+    layout_.team_rows = dot.team_rows;
+    layout_.row_blocks = dot.row_blocks;
+    if (!on_host) {
+      layout_.num_splits = dot.num_splits;
+      layout_.tiles_per_split = 0;
+    }
+    layout_.parts = layout_.num_splits + 1;
+    Sections section;
+    lay_out_parts(section);
+    return true;
   }
 
   void choose_splits(const DecodeOptions& options) {
@@ -297,6 +342,7 @@ class DecodePlan {
   detail::HostAttention host_{};
   std::string operations_name_;
   bool matrix_units_ = false;
+  bool dot_products_ = false;
 };
 
 /// Plans attention over compressed tiles and exact rows.

@@ -35,8 +35,10 @@ struct DecodeProblem {
 
 /// Which operations attend on an accelerator.
 enum class DeviceArch {
-  automatic,           ///< matrix units where device, tile format and problem allow it
-  portable,            ///< float, the reference on any device
+  automatic,  ///< matrix units where device, tile format and problem allow it, else dot products
+  portable,   ///< float, the reference on any device
+  dot,        ///< dot products of four bytes: any device whose lanes run in step, and host spaces,
+              ///< where they are for tests
   matrix_units,        ///< 8 x 8 matrix units: compute capability 8.0 or newer
   matrix_units_plain,  ///< the same with tiles loaded into registers
   matrix_units_ring,   ///< the same with tiles copied into rings: compute capability 9.0 or newer
@@ -49,9 +51,10 @@ struct DecodeOptions {
   /// a sequence gives the same bits alone and in any batch, on any number of threads.
   int num_splits = 0;
   HostArch arch = HostArch::automatic;  ///< host spaces only
-  /// Device spaces only. Matrix units err by up to 1e-3 of the mean length of the values averaged,
-  /// whatever the exactness; automatic splits then depend on the device and the batch.
-  DeviceArch device = DeviceArch::automatic;  ///< matrix units are refused where there are none
+  /// Device spaces only, `dot` aside. Matrix units and dot products err by up to 1e-3 of the mean
+  /// length of the values averaged, whatever the exactness; automatic splits then depend on the
+  /// device and the batch.
+  DeviceArch device = DeviceArch::automatic;  ///< refused where the device or format has none
   /// With rings: teams of a part that exchange results without memory, 1 to 16; 0 chooses.
   int cluster = 0;
   RingTeams ring_teams = RingTeams::automatic;  ///< with rings
@@ -124,7 +127,7 @@ inline void require_options(const DecodeOptions& options) {
              "automatic, portable, avx2 or avx512");
   enumerator("device", static_cast<int>(options.device),
              static_cast<int>(DeviceArch::matrix_units_ring),
-             "automatic, portable, matrix_units, matrix_units_plain or matrix_units_ring");
+             "automatic, portable, dot, matrix_units, matrix_units_plain or matrix_units_ring");
   enumerator("ring_teams", static_cast<int>(options.ring_teams),
              static_cast<int>(RingTeams::narrow4), "automatic, wide4, wide8, wide12 or narrow4");
 }

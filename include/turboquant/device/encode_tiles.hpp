@@ -107,41 +107,52 @@ template <class ExecutionSpace>
 bool launch_team_encoder(const std::string& label, const ExecutionSpace& exec,
                          const TileTables& tables, const EncodeJob* jobs, std::int64_t num_jobs,
                          int kv_heads) {
-  using Policy = Kokkos::TeamPolicy<ExecutionSpace>;
   const TileFormat& format = tables.format;
   const std::int64_t teams = num_jobs * kv_heads;
   if (TeamEncoder::scratch_bytes(format) > team_scratch_limit || teams > 0x7FFFFFFF) {
     return false;
   }
-  const auto launch = [&](const auto& encoder) {
+  const auto launch = [&](const auto& encoder, int lanes, auto bounds) {
     using Encoder = std::decay_t<decltype(encoder)>;
+    using Policy = Kokkos::TeamPolicy<ExecutionSpace, decltype(bounds)>;
     const TeamEncodeKernel<Encoder> kernel{tables, jobs, kv_heads, encoder};
     const auto scratch = Kokkos::PerTeam(static_cast<int>(Encoder::scratch_bytes(format)));
-    Policy one(exec, static_cast<int>(teams), 1);
+    Policy one(exec, static_cast<int>(teams), 1, lanes);
     one.set_scratch_size(0, scratch);
     const int most = one.team_size_max(kernel, Kokkos::ParallelForTag());
-    constexpr auto threads = static_cast<int>(TileFormat::tokens);
-    Policy policy(exec, static_cast<int>(teams), most < threads ? most : threads);
+    // A power of two, so that every lane of a hardware vector has a token whenever one has.
+    int threads = static_cast<int>(TileFormat::tokens);
+    while (threads > most) {
+      threads /= 2;
+    }
+    Policy policy(exec, static_cast<int>(teams), threads, lanes);
     policy.set_scratch_size(0, scratch);
     Kokkos::parallel_for(label, policy, kernel);
   };
+  constexpr int lanes = lanes_of<ExecutionSpace> > 1 ? 4 : 1;
   const bool registers =
       format.key_codec == KeyCodec::mse && format.value_codec == ValueCodec::grouped &&
       fits_registers(tables.key_rotation) && format.value_dim == format.key_dim &&
-      RegisterTeamEncoder<128, 128>::scratch_bytes(format) <= team_scratch_limit;
-  const auto factor = static_cast<float>(
-      registers ? hadamard_factor(tables.key_rotation.dim, tables.key_rotation.rounds) : 0.0);
+      (format.value_group == format.value_dim || format.value_group == 32);
+  const auto launch_registers = [&]<std::size_t Dim, std::size_t Group>() {
+    using Encoder = RegisterTeamEncoder<Dim, Group, lanes>;
+    launch(Encoder{static_cast<float>(
+               hadamard_factor(tables.key_rotation.dim, tables.key_rotation.rounds))},
+           lanes, Kokkos::LaunchBounds<TileFormat::tokens * lanes, TURBOQUANT_ENCODE_TEAMS>{});
+  };
   const bool one_group = format.value_group == format.value_dim;
-  if (registers && format.key_dim == 64 && one_group) {
-    launch(RegisterTeamEncoder<64, 64>{factor});
-  } else if (registers && format.key_dim == 64 && format.value_group == 32) {
-    launch(RegisterTeamEncoder<64, 32>{factor});
-  } else if (registers && format.key_dim == 128 && one_group) {
-    launch(RegisterTeamEncoder<128, 128>{factor});
-  } else if (registers && format.key_dim == 128 && format.value_group == 32) {
-    launch(RegisterTeamEncoder<128, 32>{factor});
+  if (registers && format.key_dim == 64) {
+    one_group ? launch_registers.template operator()<64, 64>()
+              : launch_registers.template operator()<64, 32>();
+  } else if (registers && format.key_dim == 128) {
+    one_group ? launch_registers.template operator()<128, 128>()
+              : launch_registers.template operator()<128, 32>();
+  } else if (registers && RegisterTeamEncoder<256, 32, lanes>::scratch_bytes(format) <=
+                              team_scratch_limit) {
+    one_group ? launch_registers.template operator()<256, 256>()
+              : launch_registers.template operator()<256, 32>();
   } else {
-    launch(TeamEncoder{});
+    launch(TeamEncoder{}, 1, Kokkos::LaunchBounds<>{});
   }
   return true;
 }

@@ -7,11 +7,12 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 /// @file
-/// Encoders for devices: one team encodes a whole tile of one kv head. A thread takes a token, the
-/// tile takes shape in the team's scratch and leaves it in one piece.
+/// Encoders for devices: one team encodes a whole tile of one kv head. A thread or a few lanes take a
+/// token, the tile takes shape in the team's scratch and leaves it in one piece.
 
 namespace turboquant::detail {
 
@@ -43,7 +44,7 @@ class TeamScratch {
 
 template <class Team>
 TURBOQUANT_FUNCTION void clear_image(const Team& team, std::size_t bytes, unsigned char* image) {
-  Kokkos::parallel_for(Kokkos::TeamThreadRange(team, bytes / 16), [&](std::size_t i) {
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, bytes / 16), [&](std::size_t i) {
     reinterpret_cast<FourFloats*>(image)[i] = FourFloats{};
   });
 }
@@ -53,11 +54,11 @@ TURBOQUANT_FUNCTION void copy_image(const Team& team, std::size_t bytes, const u
                                     std::byte* tile) {
   // Tiles of a caller may begin anywhere.
   if (reinterpret_cast<std::uintptr_t>(tile) % 16 == 0) {
-    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, bytes / 16), [&](std::size_t i) {
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, bytes / 16), [&](std::size_t i) {
       reinterpret_cast<FourFloats*>(tile)[i] = reinterpret_cast<const FourFloats*>(image)[i];
     });
   } else {
-    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, bytes),
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, bytes),
                          [&](std::size_t i) { tile[i] = static_cast<std::byte>(image[i]); });
   }
 }
@@ -78,7 +79,7 @@ TURBOQUANT_FUNCTION void encode_team_mean(const Team& team, const TileFormat& fo
                                           const Numbers& numbers, unsigned char* image) {
   unsigned char* const mean = image + format.key_mean_offset();
   Kokkos::parallel_for(
-      Kokkos::TeamThreadRange(team, static_cast<std::size_t>(format.key_dim)), [&](std::size_t d) {
+      Kokkos::TeamVectorRange(team, static_cast<std::size_t>(format.key_dim)), [&](std::size_t d) {
         store_half(mean + 2 * d, key_mean_number(TileFormat::tokens, [&](std::size_t token) {
                      return numbers(token, d);
                    }));
@@ -130,16 +131,17 @@ struct TeamEncoder {
   }
 };
 
-/// For mse keys and grouped values of `Dim` coordinates each, vectors in registers.
+/// For mse keys and grouped values of `Dim` coordinates each. Four lanes share a token on devices:
+/// with fewer registers a lane, more warps take turns, and the code of a warp stays in its cache.
 /// @tparam Group dimensions per value group
-template <std::size_t Dim, std::size_t Group>
+/// @tparam Lanes lanes of a token
+template <std::size_t Dim, std::size_t Group, int Lanes>
 struct RegisterTeamEncoder {
-  float rotation_factor = 0;  ///< `hadamard_factor` of the key rotation
-
-  /// Floats between two rows, so that threads side by side read from different banks.
-  static constexpr std::size_t row_pitch = Dim + 4;
-  static constexpr std::size_t rows_bytes = TileFormat::tokens * row_pitch * sizeof(float);
+  using Vector = LaneVector<Dim, Lanes>;
+  static constexpr int runs = Vector::size / 4;
   static constexpr std::size_t nibble_bytes = Dim / 8 * NibbleRows::pitch * 4;
+
+  float rotation_factor = 0;  ///< `hadamard_factor` of the key rotation
 
   [[nodiscard]] static TURBOQUANT_FUNCTION std::size_t mean_bytes(
       const TileFormat& format) noexcept {
@@ -147,8 +149,7 @@ struct RegisterTeamEncoder {
   }
   [[nodiscard]] static TURBOQUANT_FUNCTION std::size_t scratch_bytes(
       const TileFormat& format) noexcept {
-    return format.bytes() + rows_bytes + nibble_bytes + mean_bytes(format) +
-           4 * TeamScratch::alignment;
+    return format.bytes() + nibble_bytes + mean_bytes(format) + 3 * TeamScratch::alignment;
   }
 
   template <class Team>
@@ -161,25 +162,22 @@ struct RegisterTeamEncoder {
     const std::size_t bytes = format.bytes();
     TeamScratch scratch(team, scratch_bytes(format) - TeamScratch::alignment);
     unsigned char* const image = scratch.take(bytes);
-    auto* const rows = reinterpret_cast<float*>(scratch.take(rows_bytes));
     const NibbleRows nibbles{reinterpret_cast<std::uint32_t*>(scratch.take(nibble_bytes))};
     auto* const mean = reinterpret_cast<float*>(scratch.take(mean_bytes(format)));
     clear_image(team, bytes, image);
-    stage(team, in.keys, in.head, rows);
     team.team_barrier();
     if (format.centres_keys()) {
-      take_mean(team, format, rows, image, mean);
+      take_mean(team, format, in, image, mean);
       team.team_barrier();
     }
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, TileFormat::tokens), [&](std::size_t token) {
-      encode_key(tables, rotation_factor, token, rows + token * row_pitch, mean, nibbles, image);
+      encode_key(tables, rotation_factor, in, token, mean, nibbles, image);
     });
     team.team_barrier();
-    stage(team, in.values, in.head, rows);
     pack_keys(team, format, nibbles, image);
     team.team_barrier();
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, TileFormat::tokens), [&](std::size_t token) {
-      encode_value(format, token, rows + token * row_pitch, nibbles, image);
+      encode_value(format, in, token, nibbles, image);
     });
     team.team_barrier();
     pack_values(team, format, nibbles, image);
@@ -188,132 +186,144 @@ struct RegisterTeamEncoder {
   }
 
  private:
-  /// Brings the rows of a head to scratch as floats; threads side by side read memory side by side.
-  template <class Team>
-  TURBOQUANT_FUNCTION static void stage(const Team& team, const RowView& rows, int head,
-                                        float* staged) {
+  /// Numbers of a row as the lanes hold them.
+  static KOKKOS_FORCEINLINE_FUNCTION void load(const RowView& rows, int head, std::size_t token,
+                                               int lane, Vector& vector) {
+    const std::int64_t first = rows.offset(static_cast<std::int64_t>(token), head);
     switch (rows.type) {
       case RowType::float16:
-        return stage(team, static_cast<const float16*>(rows.data), rows, head, staged);
+        return load(static_cast<const float16*>(rows.data) + first, lane, vector);
       case RowType::bfloat16:
-        return stage(team, static_cast<const bfloat16*>(rows.data), rows, head, staged);
-      default: return stage(team, static_cast<const float*>(rows.data), rows, head, staged);
+        return load(static_cast<const bfloat16*>(rows.data) + first, lane, vector);
+      default: return load(static_cast<const float*>(rows.data) + first, lane, vector);
     }
   }
 
-  template <class Team, class T>
-  TURBOQUANT_FUNCTION static void stage(const Team& team, const T* numbers, const RowView& rows,
-                                        int head, float* staged) {
-    // As many numbers as 16 bytes hold where those are aligned, else one.
-    constexpr std::size_t most = 16 / sizeof(T);
-    const T* const first = numbers + rows.offset(0, head);
-    const bool aligned = reinterpret_cast<std::uintptr_t>(first) % 16 == 0 &&
-                         rows.token_stride % static_cast<std::int64_t>(most) == 0;
-    if (!aligned) {
-      Kokkos::parallel_for(
-          Kokkos::TeamThreadRange(team, TileFormat::tokens * Dim), [&](std::size_t i) {
-            const auto token = static_cast<std::int64_t>(i / Dim);
-            staged[i / Dim * row_pitch + i % Dim] =
-                as_float(first[token * rows.token_stride + static_cast<std::int64_t>(i % Dim)]);
-          });
-      return;
-    }
-    struct alignas(16) Piece {
-      T numbers[most];
+  template <class T>
+  static KOKKOS_FORCEINLINE_FUNCTION void load(const T* row, int lane, Vector& vector) {
+    struct alignas(4 * sizeof(T)) Four {
+      T numbers[4];
     };
-    constexpr std::size_t pieces = Dim / most;
-    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, TileFormat::tokens * pieces),
-                         [&](std::size_t i) {
-                           const std::size_t token = i / pieces;
-                           const std::size_t at = i % pieces * most;
-                           const Piece piece = *reinterpret_cast<const Piece*>(
-                               first + static_cast<std::int64_t>(token) * rows.token_stride + at);
-                           TURBOQUANT_UNROLL_IN_KERNELS
-                           for (std::size_t n = 0; n < most; ++n) {
-                             staged[token * row_pitch + at + n] = as_float(piece.numbers[n]);
-                           }
-                         });
-  }
-
-  /// The mean of staged keys, to the tile and as floats.
-  template <class Team>
-  TURBOQUANT_FUNCTION static void take_mean(const Team& team, const TileFormat& format,
-                                            const float* rows, unsigned char* image, float* mean) {
-    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, Dim), [&](std::size_t d) {
-      const float16 number = key_mean_number(
-          TileFormat::tokens, [&](std::size_t token) { return rows[token * row_pitch + d]; });
-      store_half(image + format.key_mean_offset() + 2 * d, number);
-      mean[d] = number.to_float();
-    });
+    if (reinterpret_cast<std::uintptr_t>(row) % sizeof(Four) == 0) {
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int i = 0; i < Vector::size; i += 4) {
+        const Four four = reinterpret_cast<const Four*>(row)[Vector::coordinate(lane, i) / 4];
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int e = 0; e < 4; ++e) {
+          vector.x[i + e] = as_float(four.numbers[e]);
+        }
+      }
+    } else {
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int i = 0; i < Vector::size; ++i) {
+        vector.x[i] = as_float(row[Vector::coordinate(lane, i)]);
+      }
+    }
   }
 
   static TURBOQUANT_FUNCTION float as_float(float x) noexcept { return x; }
   static TURBOQUANT_FUNCTION float as_float(bfloat16 x) noexcept { return x.to_float(); }
   /// A finite half: a product with a power of two is exact and shorter than `to_float`.
   static TURBOQUANT_FUNCTION float as_float(float16 x) noexcept {
-    const float magnitude = std::bit_cast<float>((x.bits & 0x7FFFU) << 13U) * 0x1p112F;
-    return (x.bits & 0x8000U) != 0 ? -magnitude : magnitude;
+    const std::uint32_t sign = (x.bits & 0x8000U) << 16U;
+    return std::bit_cast<float>(((x.bits & 0x7FFFU) << 13U) | sign) * 0x1p112F;
+  }
+
+  /// The mean of the keys, to the tile and as floats.
+  template <class Team>
+  TURBOQUANT_FUNCTION static void take_mean(const Team& team, const TileFormat& format,
+                                            const EncodeArguments& in, unsigned char* image,
+                                            float* mean) {
+    Kokkos::parallel_for(Kokkos::TeamVectorRange(team, Dim), [&](std::size_t d) {
+      const float16 number = key_mean_number(TileFormat::tokens, [&](std::size_t token) {
+        return in.keys.read(in.keys.offset(static_cast<std::int64_t>(token), in.head) +
+                            static_cast<std::int64_t>(d));
+      });
+      store_half(image + format.key_mean_offset() + 2 * d, number);
+      mean[d] = number.to_float();
+    });
   }
 
   TURBOQUANT_FUNCTION static void encode_key(const TileTables& tables, float rotation_factor,
-                                             std::size_t token, const float* row, const float* mean,
-                                             NibbleRows rows, unsigned char* image) noexcept {
-    float x[Dim];
-    std::uint32_t nibbles[Dim / 8];
-    load_registers(row, x);
-    const bool kept = tables.format.centres_keys() && !subtract_registers(mean, x);
-    const float16 scale =
-        quantise_registers(tables.key_rotation, rotation_factor, tables.key_codebook,
-                           tables.key_scale_rule, x, nibbles);
-    store_half(image + tables.format.key_scale_byte(token), scale);
-    if (kept) {
-      mark_not_centred(tables.format, token, image);
+                                             const EncodeArguments& in, std::size_t token,
+                                             const float* mean, NibbleRows nibbles,
+                                             unsigned char* image) {
+    const int lane = lane_index<Lanes>();
+    Vector vector;
+    std::uint32_t codes[runs];
+    load(in.keys, in.head, token, lane, vector);
+    const bool kept = tables.format.centres_keys() && !vector.subtract(mean, lane);
+    const bool may_be_tiny =
+        in.keys.type != RowType::float16 || tables.format.centres_keys();
+    const auto quantise = [&]<int Bits>() {
+      return quantise_vector<Bits>(tables.key_rotation, rotation_factor, tables.key_codebook,
+                                   tables.key_scale_rule, may_be_tiny, lane, vector, codes);
+    };
+    const int bits = tables.key_codebook.bits;
+    float16 scale = bits == 2   ? quantise.template operator()<2>()
+                    : bits == 3 ? quantise.template operator()<3>()
+                                : quantise.template operator()<4>();
+    if (lane == 0) {
+      store_half(image + tables.format.key_scale_byte(token), scale);
+      if (kept) {
+        mark_not_centred(tables.format, token, image);
+      }
     }
-    put<0, Dim>(nibbles, token, rows);
+    put<0, runs>(codes, lane, token, nibbles);
   }
 
-  TURBOQUANT_FUNCTION static void encode_value(const TileFormat& format, std::size_t token,
-                                               const float* row, NibbleRows rows,
-                                               unsigned char* image) noexcept {
-    float x[Dim];
-    load_registers(row, x);
-    encode_groups(format, token, row, x, rows, image, std::make_index_sequence<Dim / Group>());
+  TURBOQUANT_FUNCTION static void encode_value(const TileFormat& format, const EncodeArguments& in,
+                                               std::size_t token, NibbleRows nibbles,
+                                               unsigned char* image) {
+    const int lane = lane_index<Lanes>();
+    Vector vector;
+    load(in.values, in.head, token, lane, vector);
+    encode_groups(format, token, lane, vector, nibbles, image,
+                  std::make_integer_sequence<int, static_cast<int>(Dim / Group)>());
   }
 
-  template <std::size_t... Groups>
-  TURBOQUANT_FUNCTION static void encode_groups(
-      const TileFormat& format, std::size_t token, const float* row, const float (&x)[Dim],
-      NibbleRows rows, unsigned char* image, std::index_sequence<Groups...> /*groups*/) noexcept {
-    (encode_group<Groups>(format, token, row, x, rows, image), ...);
+  template <int... Groups>
+  TURBOQUANT_FUNCTION static void encode_groups(const TileFormat& format, std::size_t token,
+                                                int lane, const Vector& vector, NibbleRows nibbles,
+                                                unsigned char* image,
+                                                std::integer_sequence<int, Groups...> /*groups*/) {
+    (encode_group<Groups>(format, token, lane, vector, nibbles, image), ...);
   }
 
-  template <std::size_t Number>
+  template <int Number>
   TURBOQUANT_FUNCTION static void encode_group(const TileFormat& format, std::size_t token,
-                                               const float* row, const float (&x)[Dim],
-                                               NibbleRows rows, unsigned char* image) noexcept {
-    constexpr std::size_t first = Number * Group;
+                                               int lane, const Vector& vector, NibbleRows nibbles,
+                                               unsigned char* image) {
+    constexpr int size = static_cast<int>(Group) / Lanes;
+    constexpr int first = Number * size;
     const int top = (1 << static_cast<unsigned>(format.value_bits)) - 1;
     float lowest = 0;
     float highest = 0;
-    range_registers<first, Group>(x, lowest, highest);
-    const GroupNumbers numbers(lowest, highest, top, token % 2 != 0);
-    store_half(image + format.value_scale_byte(token, Number), numbers.scale);
-    store_half(image + format.value_zero_byte(token, Number), numbers.zero);
-    std::uint32_t nibbles[Dim / 8];
-    if (group_registers<first, Group>(numbers, top, x, nibbles)) {
-      group_by_division(numbers, top, row, first, Group,
-                        [&](std::size_t at, std::uint32_t word) { rows.at(at, token) = word; });
-    } else {
-      put<first, Group>(nibbles, token, rows);
+    range_of_lanes<first, size>(vector, lowest, highest);
+    const GroupNumbers numbers = group_numbers(lowest, highest, top, token % 2 != 0);
+    if (lane == 0) {
+      store_half(image + format.value_scale_byte(token, Number), numbers.scale);
+      store_half(image + format.value_zero_byte(token, Number), numbers.zero);
     }
+    std::uint32_t codes[runs];
+    if (group_codes_of_lane<first, size>(numbers, top, vector, codes)) {
+      group_by_division<first, size>(numbers, top, vector, codes);
+    }
+    put<first / 4, size / 4>(codes, lane, token, nibbles);
   }
 
-  template <std::size_t First, std::size_t Size>
-  TURBOQUANT_FUNCTION static void put(const std::uint32_t (&nibbles)[Dim / 8], std::size_t token,
-                                      NibbleRows rows) noexcept {
+  /// The codes of `Count` runs of four coordinates from run `First` on.
+  template <int First, int Count>
+  static KOKKOS_FORCEINLINE_FUNCTION void put(const std::uint32_t (&codes)[runs], int lane,
+                                              std::size_t token, NibbleRows nibbles) {
     TURBOQUANT_UNROLL_IN_KERNELS
-    for (std::size_t row = First / 8; row < (First + Size) / 8; ++row) {
-      rows.at(row, token) = nibbles[row];
+    for (int run = First; run < First + Count; ++run) {
+      const int four = Vector::coordinate(lane, 4 * run) / 4;
+      const auto half = static_cast<std::uint16_t>(codes[run]);
+      std::memcpy(reinterpret_cast<unsigned char*>(
+                      &nibbles.at(static_cast<std::size_t>(four / 2), token)) +
+                      2 * (four % 2),
+                  &half, 2);
     }
   }
 };

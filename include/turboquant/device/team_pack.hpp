@@ -59,7 +59,7 @@ TURBOQUANT_FUNCTION void pack_host_keys(const Team& team, const KeySection& sect
                                         NibbleRows rows, unsigned char* tile) {
   constexpr std::size_t tokens = TileFormat::tokens;
   Kokkos::parallel_for(
-      Kokkos::TeamThreadRange(team, section.dim / 32 * tokens), [&](std::size_t item) {
+      Kokkos::TeamVectorRange(team, section.dim / 32 * tokens), [&](std::size_t item) {
         const std::size_t token = item % tokens;
         const std::size_t block = item / tokens;
         std::uint32_t four[4];
@@ -91,7 +91,7 @@ TURBOQUANT_FUNCTION void pack_host_values(const Team& team, const ValueSection& 
   // An item makes the words of 8 dimensions and as many tokens as fill a word.
   const std::size_t groups = section.width == 4 ? 1 : (section.width == 2 ? 2 : 4);
   const std::size_t dim_rows = section.dim / 8;
-  Kokkos::parallel_for(Kokkos::TeamThreadRange(team, dim_rows * 8 / groups), [&](std::size_t item) {
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, dim_rows * 8 / groups), [&](std::size_t item) {
     const std::size_t row = item % dim_rows;
     const std::size_t first = item / dim_rows * groups;
     const std::size_t d = 8 * row;
@@ -125,7 +125,7 @@ TURBOQUANT_FUNCTION void pack_mma_keys(const Team& team, const KeySection& secti
                                        mma_order::selectors(tokens, section.dim)};
   const std::size_t blocks = section.dim / 32;
   const std::size_t quads = selectors.count / 4;
-  Kokkos::parallel_for(Kokkos::TeamThreadRange(team, TileFormat::tokens / tokens * 32 * quads),
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, TileFormat::tokens / tokens * 32 * quads),
                        [&](std::size_t item) {
                          const std::size_t lane = item % 32;
                          const std::size_t quad = item / 32 % quads;
@@ -152,7 +152,7 @@ TURBOQUANT_FUNCTION void pack_mma_values(const Team& team, const ValueSection& s
   const std::size_t blocks = section.dim / 16;
   const std::size_t quads = selectors.count / 4;
   Kokkos::parallel_for(
-      Kokkos::TeamThreadRange(team, TileFormat::tokens / tokens * 32 * quads),
+      Kokkos::TeamVectorRange(team, TileFormat::tokens / tokens * 32 * quads),
       [&](std::size_t item) {
         const std::size_t lane = item % 32;
         const std::size_t quad = item / 32 % quads;

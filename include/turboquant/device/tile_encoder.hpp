@@ -104,6 +104,7 @@ struct GroupNumbers {
   float magnitude = 0;  ///< of the scale
   bool mirrored = false;
 
+  GroupNumbers() = default;
   TURBOQUANT_FUNCTION GroupNumbers(float lowest, float highest, int top, bool odd_token) noexcept
       : magnitude(
             stored_range(exact_double(highest) - exact_double(lowest), top, MetadataType::float16)),

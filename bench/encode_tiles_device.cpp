@@ -1,0 +1,250 @@
+// Encoding of prefilled tokens into tiles on an accelerator.
+//
+//     encode_tiles_device [--json FILE] [--only SUBSTRING]
+//
+// A step encodes 65,536 tokens of 8 kv heads, far more than the L2 holds. A number is the median of
+// 7 launches timed by events. vectors_per_s counts a token and kv head twice, its key and its value;
+// gb_per_s counts the rows read and the tiles written; copy_gb_per_s is what copying twice those
+// rows on the device reaches in the same program, reads and writes counted.
+
+#include <turboquant/base/random.hpp>
+#include <turboquant/device/arch/cuda_target.hpp>
+#include <turboquant/device/encode_tiles.hpp>
+#include <turboquant/device/runtime.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace turboquant;
+
+struct Case {
+  const char* name;
+  KeyCodec key_codec;
+  int key_bits;
+  ValueCodec value_codec;
+  int value_bits;
+  int value_group;  ///< 0: one group
+  int dim;
+  TileOrder order;
+  RowType rows;
+};
+
+const std::vector<Case> cases = {
+    {"K3V4", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, 128, TileOrder::host, RowType::bfloat16},
+    {"K3V4", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, 128, TileOrder::mma, RowType::bfloat16},
+    {"K3V4", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, 128, TileOrder::mma, RowType::float16},
+    {"K3V4", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, 128, TileOrder::mma, RowType::float32},
+    {"K3V4_g32", KeyCodec::mse, 3, ValueCodec::grouped, 4, 32, 128, TileOrder::mma,
+     RowType::bfloat16},
+    {"K4V4", KeyCodec::mse, 4, ValueCodec::grouped, 4, 0, 128, TileOrder::mma, RowType::bfloat16},
+    {"K2V2", KeyCodec::mse, 2, ValueCodec::grouped, 2, 0, 128, TileOrder::mma, RowType::bfloat16},
+    {"K3V4", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, 64, TileOrder::mma, RowType::bfloat16},
+    {"K3V4", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, 256, TileOrder::mma, RowType::bfloat16},
+    {"K3V3_rotated", KeyCodec::mse, 3, ValueCodec::codebook, 3, 0, 128, TileOrder::host,
+     RowType::bfloat16},
+};
+
+#if TURBOQUANT_CUDA
+
+using Device = Kokkos::Cuda;
+using Space = Kokkos::CudaSpace;
+
+void require_cuda(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) {
+    std::fprintf(stderr, "encode_tiles_device: %s: %s\n", what, cudaGetErrorString(error));
+    std::exit(2);
+  }
+}
+
+/// Bell-shaped numbers.
+template <class Row>
+struct FillRows {
+  Row* rows;
+  std::uint64_t stream;
+
+  TURBOQUANT_FUNCTION void operator()(std::int64_t i) const {
+    const CounterRng rng(1, stream);
+    float sum = -2;
+    for (std::uint64_t k = 0; k < 4; ++k) {
+      sum += static_cast<float>(rng.bits32(4 * static_cast<std::uint64_t>(i) + k)) * 0x1p-32F;
+    }
+    store(sum, rows[i]);
+  }
+  static TURBOQUANT_FUNCTION void store(float x, float& out) { out = x; }
+  template <class Half>
+  static TURBOQUANT_FUNCTION void store(float x, Half& out) {
+    out = Half::from_float(x);
+  }
+};
+
+/// Median microseconds of 7 calls.
+template <class Call>
+double median_us(cudaStream_t stream, const Call& call) {
+  cudaEvent_t start = nullptr;
+  cudaEvent_t stop = nullptr;
+  require_cuda(cudaEventCreate(&start), "event");
+  require_cuda(cudaEventCreate(&stop), "event");
+  std::vector<double> times;
+  for (int round = 0; round < 9; ++round) {
+    require_cuda(cudaEventRecord(start, stream), "record");
+    call();
+    require_cuda(cudaEventRecord(stop, stream), "record");
+    require_cuda(cudaEventSynchronize(stop), "synchronize");
+    float ms = 0;
+    require_cuda(cudaEventElapsedTime(&ms, start, stop), "elapsed");
+    if (round > 1) {
+      times.push_back(1e3 * static_cast<double>(ms));
+    }
+  }
+  cudaEventDestroy(start);
+  cudaEventDestroy(stop);
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+struct Timing {
+  double us = 0;
+  double vectors_per_s = 0;
+  double gb_per_s = 0;
+  double copy_gb_per_s = 0;
+};
+
+template <class Row>
+Timing time_case(const Case& test, cudaStream_t stream) {
+  constexpr int kv_heads = 8;
+  constexpr std::int64_t num_tiles = 1024;
+  constexpr auto tokens = static_cast<std::int64_t>(TileFormat::tokens);
+  const Device exec(stream);
+  TileCodecOptions options;
+  options.format.key_codec = test.key_codec;
+  options.format.key_bits = test.key_bits;
+  options.format.key_dim = test.dim;
+  options.format.value_codec = test.value_codec;
+  options.format.value_bits = test.value_bits;
+  options.format.value_dim = test.dim;
+  options.format.value_group = test.value_group == 0 ? test.dim : test.value_group;
+  options.format.order = test.order;
+  const TileCodec<Space> codec(options);
+  const std::int64_t tile_numbers = tokens * kv_heads * test.dim;
+  const std::int64_t numbers = num_tiles * tile_numbers;
+  Kokkos::View<Row*, Space> keys("keys", static_cast<std::size_t>(numbers));
+  Kokkos::View<Row*, Space> values("values", static_cast<std::size_t>(numbers));
+  using Range = Kokkos::RangePolicy<Device, Kokkos::IndexType<std::int64_t>>;
+  Kokkos::parallel_for("fill", Range(exec, 0, numbers), FillRows<Row>{keys.data(), 1});
+  Kokkos::parallel_for("fill", Range(exec, 0, numbers), FillRows<Row>{values.data(), 2});
+  const auto tile_bytes = static_cast<std::int64_t>(codec.format().bytes());
+  Kokkos::View<std::byte*, Space> tiles(
+      "tiles", static_cast<std::size_t>(num_tiles * kv_heads * tile_bytes));
+  std::vector<EncodeJob> host_jobs(static_cast<std::size_t>(num_tiles));
+  for (std::int64_t t = 0; t < num_tiles; ++t) {
+    EncodeJob& job = host_jobs[static_cast<std::size_t>(t)];
+    job.keys = dense_rows(keys.data() + t * tile_numbers, kv_heads, test.dim);
+    job.values = dense_rows(values.data() + t * tile_numbers, kv_heads, test.dim);
+    job.tile = tiles.data() + t * kv_heads * tile_bytes;
+    job.head_stride = tile_bytes;
+    job.count = static_cast<int>(tokens);
+    job.clear_from = 0;
+  }
+  Kokkos::View<EncodeJob*, Space> jobs("jobs", host_jobs.size());
+  Kokkos::deep_copy(jobs, Kokkos::View<const EncodeJob*, Kokkos::HostSpace>(host_jobs.data(),
+                                                                            host_jobs.size()));
+  Kokkos::fence();
+  Timing timing;
+  timing.us = median_us(stream, [&] {
+    encode_tiles(exec, codec, kv_heads, Kokkos::View<const EncodeJob*, Space>(jobs));
+  });
+  const auto row_bytes = static_cast<std::size_t>(numbers) * sizeof(Row);
+  const double copied = median_us(stream, [&] {
+    require_cuda(cudaMemcpyAsync(values.data(), keys.data(), row_bytes, cudaMemcpyDeviceToDevice,
+                                 stream),
+                 "copy");
+  });
+  timing.vectors_per_s = 2e6 * static_cast<double>(num_tiles * tokens * kv_heads) / timing.us;
+  const double moved = 2.0 * static_cast<double>(row_bytes) +
+                       static_cast<double>(num_tiles * kv_heads * tile_bytes);
+  timing.gb_per_s = moved / timing.us * 1e-3;
+  timing.copy_gb_per_s = 2.0 * static_cast<double>(row_bytes) / copied * 1e-3;
+  return timing;
+}
+
+int run_all(const char* json, const std::string& only) {
+  if (int devices = 0; cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::puts("skipped: no device");
+    return 0;
+  }
+  const KokkosScope kokkos;
+  cudaStream_t stream = nullptr;
+  require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  cudaDeviceProp properties{};
+  require_cuda(cudaGetDeviceProperties(&properties, 0), "properties");
+  std::string text = std::string("{\n  \"device\": \"") + properties.name + "\",\n  \"steps\": [";
+  std::printf("%-36s %10s %14s %8s %10s\n", "case", "us", "G vectors/s", "GB/s", "copy GB/s");
+  bool first = true;
+  for (const Case& test : cases) {
+    const char* const rows = test.rows == RowType::float32   ? "float"
+                             : test.rows == RowType::float16 ? "float16"
+                                                             : "bfloat16";
+    const std::string name = std::string(test.name) + "/d" + std::to_string(test.dim) + "/" +
+                             std::string(to_string(test.order)) + "/" + rows;
+    if (name.find(only) == std::string::npos) {
+      continue;
+    }
+    const Timing timing = test.rows == RowType::float32   ? time_case<float>(test, stream)
+                          : test.rows == RowType::float16 ? time_case<float16>(test, stream)
+                                                          : time_case<bfloat16>(test, stream);
+    std::printf("%-36s %10.1f %14.2f %8.0f %10.0f\n", name.c_str(), timing.us,
+                timing.vectors_per_s * 1e-9, timing.gb_per_s, timing.copy_gb_per_s);
+    char line[512];
+    std::snprintf(line, sizeof(line),
+                  "%s\n    {\"name\": \"%s\", \"us\": %.2f, \"vectors_per_s\": %.4g, "
+                  "\"gb_per_s\": %.1f, \"copy_gb_per_s\": %.1f}",
+                  first ? "" : ",", name.c_str(), timing.us, timing.vectors_per_s, timing.gb_per_s,
+                  timing.copy_gb_per_s);
+    text += line;
+    first = false;
+  }
+  text += "\n  ]\n}\n";
+  cudaStreamDestroy(stream);
+  if (json != nullptr) {
+    std::FILE* file = std::fopen(json, "w");
+    if (file == nullptr || std::fputs(text.c_str(), file) < 0 || std::fclose(file) != 0) {
+      std::fprintf(stderr, "encode_tiles_device: --json: cannot write %s\n", json);
+      return 2;
+    }
+  }
+  return 0;
+}
+
+#else
+
+int run_all(const char*, const std::string&) {
+  static_cast<void>(cases);
+  std::puts("skipped: no device (this Kokkos was built without CUDA)");
+  return 0;
+}
+
+#endif
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const char* json = nullptr;
+  std::string only;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
+      json = argv[++i];
+    } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
+      only = argv[++i];
+    } else {
+      std::fprintf(stderr, "usage: encode_tiles_device [--json FILE] [--only PART]\n");
+      return 2;
+    }
+  }
+  return run_all(json, only);
+}

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <turboquant/attention/decode_problem.hpp>
+#include <turboquant/base/checked_math.hpp>
+#include <turboquant/device/arch/device_lanes.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+namespace turboquant::detail {
+
+/// Whether and how the dot kernels take a decode step.
+struct DotPlan {
+  static constexpr int max_dim = 256;
+  static constexpr int max_groups = 8;
+  static constexpr int warps = 4;  ///< of a team on a device
+  /// Threads of a device that run teams at the same time, of 2048: registers allow no more.
+  static constexpr int busy_of_2048 = 512;
+
+  std::string refusal;  ///< why they do not; empty if they do
+  int team_rows = 4;    ///< query rows of a team: 2 or 4
+  int row_blocks = 1;   ///< teams that share the rows of a kv head
+  int num_splits = 1;
+
+  [[nodiscard]] bool used() const noexcept { return refusal.empty(); }
+};
+
+/// Why the dot kernels cannot take tiles of a format; empty if they can.
+[[nodiscard]] inline std::string dot_refusal(const TileFormat& format) {
+  if (format.key_dim > DotPlan::max_dim || format.value_dim > DotPlan::max_dim) {
+    return "keys or values have more than 256 dimensions";
+  }
+  if (format.value_groups() > DotPlan::max_groups) {
+    return "values have more than 8 groups";
+  }
+  return {};
+}
+
+/// Parts of a history of `tiles` tiles for `walks` independent walks: as few as keep `slots` teams
+/// busy. Time is counted in tiles of a warp, with two more for the start and the end of a part.
+[[nodiscard]] inline int dot_splits(std::int64_t walks, std::int64_t tiles, std::int64_t slots) {
+  const std::int64_t most = (std::max)(std::int64_t{1}, ceil_div(tiles, std::int64_t{4}));
+  std::int64_t best = 1;
+  std::int64_t best_cost = 0;
+  for (std::int64_t splits = 1; splits <= (std::min)(most, std::int64_t{4096}); ++splits) {
+    const std::int64_t teams = checked_mul(walks, splits);
+    const std::int64_t steps = ceil_div(ceil_div(tiles, splits), std::int64_t{DotPlan::warps});
+    const std::int64_t cost = checked_mul(ceil_div(teams, slots), steps + 2);
+    if (splits == 1 || cost < best_cost) {
+      best = splits;
+      best_cost = cost;
+    }
+    if (teams > 4 * slots) {
+      break;
+    }
+  }
+  return static_cast<int>(best);
+}
+
+/// @param lanes       of the execution space
+/// @param threads     that the execution space runs at the same time
+/// @param num_splits  0: automatic
+[[nodiscard]] inline DotPlan plan_dot(const TileFormat& format, const DecodeProblem& problem,
+                                      int lanes, std::int64_t threads, int num_splits) {
+  DotPlan plan;
+  plan.refusal = dot_refusal(format);
+  const std::int64_t rows =
+      checked_mul(problem.query_heads / problem.kv_heads, problem.num_queries);
+  plan.team_rows = rows <= 2 && lanes > 1 ? 2 : 4;
+  plan.row_blocks = static_cast<int>(ceil_div(rows, plan.team_rows));
+  const std::int64_t walks =
+      checked_mul(checked_mul(problem.num_sequences, problem.kv_heads), plan.row_blocks);
+  const std::int64_t slots =
+      (std::max)(std::int64_t{1}, threads * DotPlan::busy_of_2048 / 2048 / lanes / DotPlan::warps);
+  constexpr auto tile_tokens = static_cast<std::int64_t>(TileFormat::tokens);
+  plan.num_splits =
+      num_splits > 0 ? num_splits
+                     : dot_splits(walks, ceil_div(problem.max_history_tokens, tile_tokens), slots);
+  // Teams are numbered with 32 bits.
+  if (checked_mul(checked_mul(walks, plan.team_rows), std::int64_t{plan.num_splits} + 1) >
+      (std::numeric_limits<int>::max)()) {
+    plan.refusal = "the batch has too many parts";
+  }
+  return plan;
+}
+
+}  // namespace turboquant::detail

@@ -1,0 +1,190 @@
+#pragma once
+
+/// @file
+/// What kernels of lanes ask of an architecture. A lane is a thread of a hardware vector: 32 on
+/// NVIDIA's devices, 64 or 32 on AMD's, 1 where a processor runs the kernel. Kernels are written
+/// for any number; what differs between architectures is here.
+
+#include <turboquant/device/kokkos_compat.hpp>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#if defined(__CUDA_ARCH__)
+#define TURBOQUANT_CUDA_LANES 1
+#else
+#define TURBOQUANT_CUDA_LANES 0
+#endif
+#if defined(__HIP_DEVICE_COMPILE__)
+#define TURBOQUANT_HIP_LANES 1
+#else
+#define TURBOQUANT_HIP_LANES 0
+#endif
+#if defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) || \
+    defined(__gfx941__) || defined(__gfx942__) || defined(__gfx1030__)
+#define TURBOQUANT_HIP_DOT4 1
+#else
+#define TURBOQUANT_HIP_DOT4 0
+#endif
+
+namespace turboquant::detail {
+
+/// Lanes of a hardware vector of an execution space: 1 on processors, and on accelerators whose
+/// vectors the library does not know.
+template <class ExecutionSpace>
+inline constexpr int lanes_of = 1;
+
+#if defined(KOKKOS_ENABLE_CUDA) && defined(__CUDACC__)
+template <>
+inline constexpr int lanes_of<Kokkos::Cuda> = 32;
+#endif
+#if defined(KOKKOS_ENABLE_HIP) && defined(__HIPCC__)
+template <>
+inline constexpr int lanes_of<Kokkos::HIP> = Kokkos::Impl::HIPTraits::WarpSize;
+#endif
+
+/// Whether an execution space has the dot kernels: accelerators whose lanes the library knows, and
+/// the serial host space for tests (other host spaces would only take longer to compile).
+template <class ExecutionSpace>
+inline constexpr bool has_dot_products = lanes_of<ExecutionSpace> > 1;
+#if defined(KOKKOS_ENABLE_SERIAL)
+template <>
+inline constexpr bool has_dot_products<Kokkos::Serial> = true;
+#endif
+
+/// Number of the calling lane in its vector.
+template <int Lanes>
+KOKKOS_FORCEINLINE_FUNCTION int lane_index() {
+#if TURBOQUANT_CUDA_LANES || TURBOQUANT_HIP_LANES
+  return static_cast<int>(threadIdx.x);
+#else
+  static_assert(Lanes >= 1);
+  return 0;
+#endif
+}
+
+/// What lanes have written to scratch memory before is seen by their fellow lanes after.
+KOKKOS_FORCEINLINE_FUNCTION void sync_lanes() {
+#if TURBOQUANT_CUDA_LANES
+  __syncwarp();
+#elif TURBOQUANT_HIP_LANES
+  __threadfence_block();
+  __builtin_amdgcn_wave_barrier();
+#endif
+}
+
+/// The number of the lane whose index differs in the bits of `mask`; all lanes of the hardware
+/// vector call together.
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION T from_lane_xor(T x, int mask) {
+#if TURBOQUANT_CUDA_LANES
+  return __shfl_xor_sync(~0U, x, mask);
+#elif TURBOQUANT_HIP_LANES
+  return __shfl_xor(x, mask);
+#else
+  static_cast<void>(mask);
+  return x;
+#endif
+}
+
+/// Whether `condition` holds in any lane of the hardware vector.
+KOKKOS_FORCEINLINE_FUNCTION bool any_lane(bool condition) {
+#if TURBOQUANT_CUDA_LANES
+  return __any_sync(~0U, condition) != 0;
+#elif TURBOQUANT_HIP_LANES
+  return __any(condition) != 0;
+#else
+  return condition;
+#endif
+}
+
+/// The largest `x` of all lanes, none of which is NaN.
+template <int Lanes>
+KOKKOS_FORCEINLINE_FUNCTION float max_over_lanes(float x) {
+#if TURBOQUANT_CUDA_LANES && __CUDA_ARCH__ >= 800
+  // Floats in the order of unsigned integers.
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t ordered = bits ^ ((bits >> 31U) != 0 ? 0xFFFFFFFFU : 0x80000000U);
+  const std::uint32_t largest = __reduce_max_sync(~0U, ordered);
+  return std::bit_cast<float>(largest ^ ((largest >> 31U) != 0 ? 0x80000000U : 0xFFFFFFFFU));
+#else
+  TURBOQUANT_UNROLL_IN_KERNELS
+  for (int mask = Lanes / 2; mask > 0; mask /= 2) {
+    const float other = from_lane_xor(x, mask);
+    x = other > x ? other : x;
+  }
+  return x;
+#endif
+}
+
+/// `sum` plus the products of four signed bytes.
+KOKKOS_FORCEINLINE_FUNCTION int dot4(std::uint32_t a, std::uint32_t b, int sum) {
+#if TURBOQUANT_CUDA_LANES
+  return __dp4a(static_cast<int>(a), static_cast<int>(b), sum);
+#elif TURBOQUANT_HIP_LANES && TURBOQUANT_HIP_DOT4
+  return __builtin_amdgcn_sdot4(static_cast<int>(a), static_cast<int>(b), sum, false);
+#else
+  for (unsigned shift = 0; shift < 32; shift += 8) {
+    sum += static_cast<std::int8_t>((a >> shift) & 0xFFU) *
+           static_cast<std::int8_t>((b >> shift) & 0xFFU);
+  }
+  return sum;
+#endif
+}
+
+/// Eight bytes that are looked up.
+struct ByteTable {
+  std::uint32_t low = 0;
+  std::uint32_t high = 0;
+};
+
+/// Byte i of the result is byte n of the table, n being nibble i of the lower half of `selectors`:
+/// 0 to 7.
+KOKKOS_FORCEINLINE_FUNCTION std::uint32_t look_up(const ByteTable& table,
+                                                  std::uint32_t selectors) {
+#if TURBOQUANT_CUDA_LANES
+  // The compiler's intrinsic would mask the selectors first.
+  std::uint32_t out;
+  asm("prmt.b32 %0,%1,%2,%3;" : "=r"(out) : "r"(table.low), "r"(table.high), "r"(selectors));
+  return out;
+#else
+  std::uint32_t bytes = selectors & 0xFFFFU;
+  bytes = (bytes | (bytes << 8U)) & 0x00FF00FFU;
+  bytes = (bytes | (bytes << 4U)) & 0x0F0F0F0FU;
+#if TURBOQUANT_HIP_LANES
+  return __builtin_amdgcn_perm(table.high, table.low, bytes);
+#else
+  const std::uint64_t all = (static_cast<std::uint64_t>(table.high) << 32U) | table.low;
+  std::uint32_t out = 0;
+  for (unsigned shift = 0; shift < 32; shift += 8) {
+    out |= static_cast<std::uint32_t>((all >> (8 * ((bytes >> shift) & 7U))) & 0xFFU) << shift;
+  }
+  return out;
+#endif
+#endif
+}
+
+/// 2^x.
+KOKKOS_FORCEINLINE_FUNCTION float exp2_of_float(float x) {
+#if TURBOQUANT_CUDA_LANES
+  float y;
+  asm("ex2.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return std::exp2(x);
+#endif
+}
+
+/// 1 / x within two units in the last place, for a normal x.
+KOKKOS_FORCEINLINE_FUNCTION float reciprocal_of_float(float x) {
+#if TURBOQUANT_CUDA_LANES
+  float y;
+  asm("rcp.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return 1.0F / x;
+#endif
+}
+
+}  // namespace turboquant::detail
