@@ -3,9 +3,9 @@
 //     encode_tiles_device [--json FILE] [--only SUBSTRING]
 //
 // A step encodes 65,536 tokens of 8 kv heads, far more than the L2 holds. A number is the median of
-// 7 launches timed by events. vectors_per_s counts a token and kv head twice, its key and its value;
-// gb_per_s counts the rows read and the tiles written; copy_gb_per_s is what copying twice those
-// rows on the device reaches in the same program, reads and writes counted.
+// 7 launches timed by events. vectors_per_s counts a token and kv head twice, its key and its
+// value; gb_per_s counts the rows read and the tiles written; copy_gb_per_s is what copying twice
+// those rows on the device reaches in the same program, reads and writes counted.
 
 #include <turboquant/base/random.hpp>
 #include <turboquant/device/arch/cuda_target.hpp>
@@ -152,8 +152,8 @@ Timing time_case(const Case& test, cudaStream_t stream) {
     job.clear_from = 0;
   }
   Kokkos::View<EncodeJob*, Space> jobs("jobs", host_jobs.size());
-  Kokkos::deep_copy(jobs, Kokkos::View<const EncodeJob*, Kokkos::HostSpace>(host_jobs.data(),
-                                                                            host_jobs.size()));
+  Kokkos::deep_copy(
+      jobs, Kokkos::View<const EncodeJob*, Kokkos::HostSpace>(host_jobs.data(), host_jobs.size()));
   Kokkos::fence();
   Timing timing;
   timing.us = median_us(stream, [&] {
@@ -161,13 +161,13 @@ Timing time_case(const Case& test, cudaStream_t stream) {
   });
   const auto row_bytes = static_cast<std::size_t>(numbers) * sizeof(Row);
   const double copied = median_us(stream, [&] {
-    require_cuda(cudaMemcpyAsync(values.data(), keys.data(), row_bytes, cudaMemcpyDeviceToDevice,
-                                 stream),
-                 "copy");
+    require_cuda(
+        cudaMemcpyAsync(values.data(), keys.data(), row_bytes, cudaMemcpyDeviceToDevice, stream),
+        "copy");
   });
   timing.vectors_per_s = 2e6 * static_cast<double>(num_tiles * tokens * kv_heads) / timing.us;
-  const double moved = 2.0 * static_cast<double>(row_bytes) +
-                       static_cast<double>(num_tiles * kv_heads * tile_bytes);
+  const double moved =
+      2.0 * static_cast<double>(row_bytes) + static_cast<double>(num_tiles * kv_heads * tile_bytes);
   timing.gb_per_s = moved / timing.us * 1e-3;
   timing.copy_gb_per_s = 2.0 * static_cast<double>(row_bytes) / copied * 1e-3;
   return timing;

@@ -8,6 +8,10 @@
 #include <turboquant/attention/decode_kernels.hpp>
 #include <turboquant/attention/decode_plan.hpp>
 #include <turboquant/attention/decode_problem.hpp>
+#include <turboquant/attention/dot_attend.hpp>
+#include <turboquant/attention/dot_decode.hpp>
+#include <turboquant/attention/dot_merge.hpp>
+#include <turboquant/attention/dot_plan.hpp>
 #include <turboquant/attention/history_tiles.hpp>
 #include <turboquant/attention/mma_decode.hpp>
 #include <turboquant/attention/mma_kernels.hpp>
@@ -45,6 +49,7 @@
 #include <turboquant/device/arch/cuda_sm90_launch.hpp>
 #include <turboquant/device/arch/cuda_sm90_ring.hpp>
 #include <turboquant/device/arch/cuda_target.hpp>
+#include <turboquant/device/arch/device_lanes.hpp>
 #include <turboquant/device/arch/float8_query.hpp>
 #include <turboquant/device/arch/host_operations.hpp>
 #include <turboquant/device/arch/host_portable.hpp>
@@ -66,6 +71,13 @@
 #include <turboquant/device/arch/x86_avx512_values.hpp>
 #include <turboquant/device/arch/x86_target.hpp>
 #include <turboquant/device/attention_operations.hpp>
+#include <turboquant/device/dot_host_tiles.hpp>
+#include <turboquant/device/dot_keys.hpp>
+#include <turboquant/device/dot_mma_tiles.hpp>
+#include <turboquant/device/dot_query.hpp>
+#include <turboquant/device/dot_state.hpp>
+#include <turboquant/device/dot_tables.hpp>
+#include <turboquant/device/encode_groups.hpp>
 #include <turboquant/device/encode_lanes.hpp>
 #include <turboquant/device/encode_registers.hpp>
 #include <turboquant/device/encode_tiles.hpp>

@@ -170,6 +170,7 @@ TEST_CASE("tiles with a key mean") {
       check_orders(setup);
     }
   }
+}
 
 TEST_CASE("values far from one, and far from each other") {
   for (const float size : {1e-4F, 3000.0F}) {

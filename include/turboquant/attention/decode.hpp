@@ -61,9 +61,10 @@ void require_extents(const char* name, const View& view,
 /// fit the plan; on
 ///         host spaces also for records outside their domain (on device spaces records are not read
 ///         here).
-/// No allocation, no copy between memory spaces; three kernels (on matrix units one, or two where
-/// histories are cut into very many parts), which a CUDA graph can capture; matrix units need pages
-/// aligned to 16 bytes. Runs that overlap in time need workspaces of their own. O(tokens
+/// No allocation, no copy between memory spaces; three kernels (two with dot products; on matrix
+/// units one, or two where histories are cut into very many parts), which a CUDA graph can capture;
+/// matrix units need pages aligned to 16 bytes. Runs that overlap in time need workspaces of their
+/// own. O(tokens
 /// query_heads (key_dim + value_dim)). Same bits for the same plan, records and processor, whatever
 /// the number of threads.
 template <class ExecutionSpace, class MemorySpace, class Query, class Output>

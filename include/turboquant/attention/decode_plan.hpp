@@ -225,8 +225,8 @@ class DecodePlan {
     }
     require(dot.used() || options.device != DeviceArch::dot, ErrorCode::unsupported,
             "plan_decode: dot products were asked for, but ", dot.refusal);
-    const std::string why = "no matrix units" +
-                            (without_matrix_units.empty() ? "" : ": " + without_matrix_units);
+    const std::string why =
+        "no matrix units" + (without_matrix_units.empty() ? "" : ": " + without_matrix_units);
     if (!dot.used()) {
       operations_name_ = "portable float (" + why + "; no dot products: " + dot.refusal + ")";
       return false;

@@ -61,9 +61,9 @@ struct DotAttend {
     task.rows = layout.rows - task.first_row < Rows ? layout.rows - task.first_row : Rows;
     const DecodeSequence& sequence = sequences[task.sequence];
     const HistoryTiles history(layout, sequence);
-    const bool empty = exact ? sequence.num_sinks + sequence.window_count == 0
-                             : history.first_tile + task.split * history.per_split >=
-                                   history.end_tile;
+    const bool empty =
+        exact ? sequence.num_sinks + sequence.window_count == 0
+              : history.first_tile + task.split * history.per_split >= history.end_tile;
     const int warp = member.team_rank();
     const int lane = lane_index<Lanes>();
     if (empty) {
@@ -129,8 +129,9 @@ struct DotAttend {
   }
 
   /// `PagedTiles::tile`; divisions of 64 bits take long on devices.
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION const std::byte* tile_address(
-      const PagedTiles& history, std::int64_t tile, int head) const {
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION const std::byte* tile_address(const PagedTiles& history,
+                                                                          std::int64_t tile,
+                                                                          int head) const {
     const std::int64_t each = history.tiles_per_page;
     if (each == 1) {
       return history.pages[tile] + static_cast<std::int64_t>(head) * format.tile_bytes;
@@ -172,9 +173,8 @@ struct DotAttend {
   }
 
   KOKKOS_FORCEINLINE_FUNCTION void walk(const Tiles& tiles, const Keys& keys,
-                                        const DecodeSequence& sequence,
-                                        const HistoryTiles& history, const Task& task,
-                                        const WarpScratch& scratch, State& state,
+                                        const DecodeSequence& sequence, const HistoryTiles& history,
+                                        const Task& task, const WarpScratch& scratch, State& state,
                                         int warp) const {
     const std::int64_t begin = history.first_tile + task.split * history.per_split;
     const std::int64_t last =
@@ -189,11 +189,12 @@ struct DotAttend {
     for (; tile < last; tile += Warps) {
       const unsigned char* const next = tile + Warps < last ? address(tile + Warps) : nullptr;
       float logits[tokens][Rows];
-      keys.score(tiles, at, logits);
+      const unsigned char* const own = in_device_memory(at);
+      keys.score(tiles, own, logits);
       const std::int64_t start = tile * tile_tokens;
       range.first = history.begin > start ? static_cast<int>(history.begin - start) : 0;
-      range.end = history.end < start + tile_tokens ? static_cast<int>(history.end - start)
-                                                    : tile_tokens;
+      range.end =
+          history.end < start + tile_tokens ? static_cast<int>(history.end - start) : tile_tokens;
       range.position = sequence.page_position + start;
       const bool whole = range.visible(task.first_row).first == 0 &&
                          range.visible(task.first_row).end == tile_tokens &&
@@ -202,7 +203,7 @@ struct DotAttend {
       mask(tiles, range, task, whole, logits);
       state.take_logits(scratch, static_cast<int>(format.format.value_groups()), tiles.lane,
                         logits);
-      state.add_values(tiles, at, scratch, logits);
+      state.add_values(tiles, own, scratch, logits);
       at = next;
     }
   }
@@ -320,8 +321,8 @@ struct DotAttend {
       const int r = i / dim;
       float highest = State::unseen;
       for (int w = 0; w < Warps; ++w) {
-        const float reference = memory[static_cast<std::size_t>(w) * size +
-                                       static_cast<std::size_t>(Rows * dim + r)];
+        const float reference =
+            memory[static_cast<std::size_t>(w) * size + static_cast<std::size_t>(Rows * dim + r)];
         highest = reference > highest ? reference : highest;
       }
       float output = 0;

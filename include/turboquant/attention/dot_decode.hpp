@@ -26,22 +26,26 @@ void run_dot(const ExecutionSpace& exec, const TileTables& tables, const DecodeW
     policy.set_scratch_size(0, Kokkos::PerTeam(static_cast<int>(scratch) + 128));
     // Kernels of more than 512 bytes are passed as arguments only if they are called light. Without
     // a wish for occupancy the driver keeps scratch memory for one team a multiprocessor.
-    Kokkos::parallel_for(label,
-                         Kokkos::Experimental::require(
-                             Kokkos::Experimental::prefer(
-                                 policy, Kokkos::Experimental::DesiredOccupancy(100)),
-                             Kokkos::Experimental::WorkItemProperty::HintLightWeight),
-                         kernel);
+    Kokkos::parallel_for(
+        label,
+        Kokkos::Experimental::require(
+            Kokkos::Experimental::prefer(policy, Kokkos::Experimental::DesiredOccupancy(100)),
+            Kokkos::Experimental::WorkItemProperty::HintLightWeight),
+        kernel);
   };
   const TileFormat& format = tables.format;
   const auto attend = [&]<class Tiles, int Rows, int MaxDim>() {
     using Kernel = DotAttend<Tiles, lanes, warps, Rows, MaxDim>;
     const Kernel kernel{
-        dot_format(format), workspace, sequences, queries,
+        dot_format(format),
+        workspace,
+        sequences,
+        queries,
         {tables.key_rotation, tables.sketch, tables.residual_factor, layout.logit_scale}};
     launch("turboquant::run_decode::dot_attend",
            layout.num_sequences * layout.kv_heads * layout.row_blocks * (layout.num_splits + 1),
-           Kokkos::LaunchBounds<warps * lanes, TURBOQUANT_DOT_TEAMS>{}, Kernel::scratch_bytes(format), kernel);
+           Kokkos::LaunchBounds<warps * lanes, TURBOQUANT_DOT_TEAMS>{},
+           Kernel::scratch_bytes(format), kernel);
   };
   const auto with_rows = [&]<class Tiles, int MaxDim>() {
     if constexpr (on_device) {

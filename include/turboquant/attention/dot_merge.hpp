@@ -46,8 +46,8 @@ struct DotMerge {
     const auto sync = [&] { member.team_barrier(); };
     const SharedWork work{member.team_rank() * Lanes + lane_index<Lanes>(),
                           member.team_size() * Lanes, sync};
-    auto* const total = static_cast<float*>(
-        member.team_scratch(0).get_shmem_aligned(scratch_bytes(format), 16));
+    auto* const total =
+        static_cast<float*>(member.team_scratch(0).get_shmem_aligned(scratch_bytes(format), 16));
     float* const spare = total + dim;
     auto& unusable = *reinterpret_cast<int*>(spare + dim);
     if (work.thread == 0) {

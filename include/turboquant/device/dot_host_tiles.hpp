@@ -24,8 +24,8 @@ struct HostDotTiles {
     return lane + Lanes * slot;
   }
   /// Place in a word of 8 nibbles of dimension `i` of a group of 8.
-  [[nodiscard]] static KOKKOS_FORCEINLINE_FUNCTION int nibble_of_dim(const TileFormat&, int /*group*/,
-                                                                     int i) {
+  [[nodiscard]] static KOKKOS_FORCEINLINE_FUNCTION int nibble_of_dim(const TileFormat&,
+                                                                     int /*group*/, int i) {
     return i % 4 * 2 + i / 4;
   }
   [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION float key_half(const unsigned char* tile,
@@ -112,8 +112,8 @@ struct HostDotTiles {
   }
 
   template <int Width, int Rows>
-  KOKKOS_FORCEINLINE_FUNCTION void add_words(const unsigned char* section,
-                                             const LevelBytes& levels, const DotQuery<Rows>& query,
+  KOKKOS_FORCEINLINE_FUNCTION void add_words(const unsigned char* section, const LevelBytes& levels,
+                                             const DotQuery<Rows>& query,
                                              DotSums<tokens, Rows>& sums) const {
     const int dim = in.format.key_dim;
     const int blocks = Width == 4 ? (dim + 31) / 32 : dim / 32;
@@ -193,9 +193,10 @@ struct HostDotTiles {
         const int column = d / 32 * 64 * Width + d % 32;
         TURBOQUANT_UNROLL_IN_KERNELS
         for (int k = 0; k < Width; ++k) {
-          words[i][k] = active[i] ? load_word(section + 4 * static_cast<std::size_t>(
-                                                            column + (quad * Width + k) * stride))
-                                  : 0U;
+          words[i][k] = active[i]
+                            ? load_word(section + 4 * static_cast<std::size_t>(
+                                                          column + (quad * Width + k) * stride))
+                            : 0U;
         }
       }
       TURBOQUANT_UNROLL_IN_KERNELS
@@ -209,9 +210,9 @@ struct HostDotTiles {
           for (int i = 0; i < Count; ++i) {
             const std::uint32_t nibbles = shared_selector<Width>(words[i], g);
             const std::uint32_t bytes =
-                Numbers ? (nibbles >> static_cast<unsigned>(4 * half)) & 0x0F0F0F0FU
-                        : in.value_levels.of<Width == 4>(nibbles >>
-                                                         static_cast<unsigned>(16 * half));
+                Numbers
+                    ? (nibbles >> static_cast<unsigned>(4 * half)) & 0x0F0F0F0FU
+                    : in.value_levels.of<Width == 4>(nibbles >> static_cast<unsigned>(16 * half));
             sums.add(i, bytes, highs, lows);
           }
         }

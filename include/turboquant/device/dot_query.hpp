@@ -26,10 +26,10 @@ KOKKOS_FORCEINLINE_FUNCTION void transform_blocks(const SharedWork<Sync>& work,
                                                   const HadamardTransform& rotation, float* x) {
   const auto dim = static_cast<int>(rotation.dim);
   for (int start = 0; start < dim;) {
-    const int block = rotation.source == nullptr
-                          ? dim
-                          : static_cast<int>(hadamard_block(
-                                rotation.dim, static_cast<std::size_t>(dim - start)));
+    const int block =
+        rotation.source == nullptr
+            ? dim
+            : static_cast<int>(hadamard_block(rotation.dim, static_cast<std::size_t>(dim - start)));
     for (int width = 1; width < block; width *= 2) {
       for (int pair = work.thread; pair < block / 2; pair += work.threads) {
         const int i = start + pair / width * 2 * width + pair % width;

@@ -120,8 +120,7 @@ struct DotState {
     const auto groups = static_cast<int>(format.value_groups());
     const bool grouped = format.value_codec == ValueCodec::grouped;
     for (int group = 0; group < groups; ++group) {
-      const std::size_t before =
-          2 * static_cast<std::size_t>(group) * format.sub_tile_tokens();
+      const std::size_t before = 2 * static_cast<std::size_t>(group) * format.sub_tile_tokens();
       float scaled[tokens][Rows];
       FloatPack<Rows> zero = scratch.zero(group, tiles.lane);
       TURBOQUANT_UNROLL_IN_KERNELS
@@ -219,9 +218,9 @@ struct DotState {
         // The sum's last bits are the rounded integer.
         constexpr float rounder = 12582912.0F;
         const float shifted = scaled[j][r] * inverse[r] + rounder;
-        scratch.weights.set(index, byte, r,
-                            std::bit_cast<std::int32_t>(shifted) -
-                                std::bit_cast<std::int32_t>(rounder));
+        scratch.weights.set(
+            index, byte, r,
+            std::bit_cast<std::int32_t>(shifted) - std::bit_cast<std::int32_t>(rounder));
       }
     }
   }

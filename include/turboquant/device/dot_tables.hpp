@@ -213,7 +213,8 @@ struct DotQuery {
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int j = 0; j < Tokens; ++j) {
         const std::uint32_t signs = (selectors[j] >> (half == 0 ? 7U : 3U)) & 0x01010101U;
-        sums.add(j, levels.of_parts(selectors[j] >> static_cast<unsigned>(16 * half), signs * 0xFFU),
+        sums.add(j,
+                 levels.of_parts(selectors[j] >> static_cast<unsigned>(16 * half), signs * 0xFFU),
                  highs, lows);
       }
     }

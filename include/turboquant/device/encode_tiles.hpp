@@ -127,9 +127,12 @@ bool launch_team_encoder(const std::string& label, const ExecutionSpace& exec,
     }
     Policy policy(exec, static_cast<int>(teams), threads, lanes);
     policy.set_scratch_size(0, scratch);
-    Kokkos::parallel_for(label, policy, kernel);
+    // Without a wish for occupancy the driver may keep scratch memory for few teams only.
+    Kokkos::parallel_for(
+        label, Kokkos::Experimental::prefer(policy, Kokkos::Experimental::DesiredOccupancy(100)),
+        kernel);
   };
-  constexpr int lanes = lanes_of<ExecutionSpace> > 1 ? 4 : 1;
+  constexpr int lanes = lanes_of < ExecutionSpace >> 1 ? 4 : 1;
   const bool registers =
       format.key_codec == KeyCodec::mse && format.value_codec == ValueCodec::grouped &&
       fits_registers(tables.key_rotation) && format.value_dim == format.key_dim &&
@@ -147,8 +150,8 @@ bool launch_team_encoder(const std::string& label, const ExecutionSpace& exec,
   } else if (registers && format.key_dim == 128) {
     one_group ? launch_registers.template operator()<128, 128>()
               : launch_registers.template operator()<128, 32>();
-  } else if (registers && RegisterTeamEncoder<256, 32, lanes>::scratch_bytes(format) <=
-                              team_scratch_limit) {
+  } else if (registers &&
+             RegisterTeamEncoder<256, 32, lanes>::scratch_bytes(format) <= team_scratch_limit) {
     one_group ? launch_registers.template operator()<256, 256>()
               : launch_registers.template operator()<256, 32>();
   } else {

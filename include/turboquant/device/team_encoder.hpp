@@ -1,5 +1,6 @@
 #pragma once
 
+#include <turboquant/device/encode_groups.hpp>
 #include <turboquant/device/encode_registers.hpp>
 #include <turboquant/device/team_pack.hpp>
 #include <turboquant/device/tile_slots.hpp>
@@ -11,8 +12,8 @@
 #include <utility>
 
 /// @file
-/// Encoders for devices: one team encodes a whole tile of one kv head. A thread or a few lanes take a
-/// token, the tile takes shape in the team's scratch and leaves it in one piece.
+/// Encoders for devices: one team encodes a whole tile of one kv head. A thread or a few lanes take
+/// a token, the tile takes shape in the team's scratch and leaves it in one piece.
 
 namespace turboquant::detail {
 
@@ -253,8 +254,7 @@ struct RegisterTeamEncoder {
     std::uint32_t codes[runs];
     load(in.keys, in.head, token, lane, vector);
     const bool kept = tables.format.centres_keys() && !vector.subtract(mean, lane);
-    const bool may_be_tiny =
-        in.keys.type != RowType::float16 || tables.format.centres_keys();
+    const bool may_be_tiny = in.keys.type != RowType::float16 || tables.format.centres_keys();
     const auto quantise = [&]<int Bits>() {
       return quantise_vector<Bits>(tables.key_rotation, rotation_factor, tables.key_codebook,
                                    tables.key_scale_rule, may_be_tiny, lane, vector, codes);
@@ -320,10 +320,10 @@ struct RegisterTeamEncoder {
     for (int run = First; run < First + Count; ++run) {
       const int four = Vector::coordinate(lane, 4 * run) / 4;
       const auto half = static_cast<std::uint16_t>(codes[run]);
-      std::memcpy(reinterpret_cast<unsigned char*>(
-                      &nibbles.at(static_cast<std::size_t>(four / 2), token)) +
-                      2 * (four % 2),
-                  &half, 2);
+      std::memcpy(
+          reinterpret_cast<unsigned char*>(&nibbles.at(static_cast<std::size_t>(four / 2), token)) +
+              2 * (four % 2),
+          &half, 2);
     }
   }
 };

@@ -141,8 +141,7 @@ struct ByteTable {
 
 /// Byte i of the result is byte n of the table, n being nibble i of the lower half of `selectors`:
 /// 0 to 7.
-KOKKOS_FORCEINLINE_FUNCTION std::uint32_t look_up(const ByteTable& table,
-                                                  std::uint32_t selectors) {
+KOKKOS_FORCEINLINE_FUNCTION std::uint32_t look_up(const ByteTable& table, std::uint32_t selectors) {
 #if TURBOQUANT_CUDA_LANES
   // The compiler's intrinsic would mask the selectors first.
   std::uint32_t out;
@@ -163,6 +162,15 @@ KOKKOS_FORCEINLINE_FUNCTION std::uint32_t look_up(const ByteTable& table,
   return out;
 #endif
 #endif
+}
+
+/// A pointer to device memory, which the compiler may take for one: loads are shorter then, and
+/// pass stores to scratch memory.
+KOKKOS_FORCEINLINE_FUNCTION const unsigned char* in_device_memory(const unsigned char* at) {
+#if TURBOQUANT_CUDA_LANES
+  __builtin_assume(__isGlobal(at));
+#endif
+  return at;
 }
 
 /// 2^x.
