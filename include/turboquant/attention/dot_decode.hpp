@@ -44,8 +44,7 @@ void run_dot(const ExecutionSpace& exec, const TileTables& tables, const DecodeW
         {tables.key_rotation, tables.sketch, tables.residual_factor, layout.logit_scale}};
     launch("turboquant::run_decode::dot_attend",
            layout.num_sequences * layout.kv_heads * layout.row_blocks * (layout.num_splits + 1),
-           Kokkos::LaunchBounds<warps * lanes, TURBOQUANT_DOT_TEAMS>{},
-           Kernel::scratch_bytes(format), kernel);
+           Kokkos::LaunchBounds<warps * lanes, 4>{}, Kernel::scratch_bytes(format), kernel);
   };
   const auto with_rows = [&]<class Tiles, int MaxDim>() {
     if constexpr (on_device) {

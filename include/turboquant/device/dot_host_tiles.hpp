@@ -58,6 +58,7 @@ struct HostDotTiles {
   template <int Rows>
   KOKKOS_FORCEINLINE_FUNCTION void float8(const unsigned char* tile, const float* query,
                                           float (&logits)[tokens][Rows]) const {
+    TURBOQUANT_KEEP_LOOP_IN_KERNELS
     for (int four = 0; four < in.format.key_dim / 4; ++four) {
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int j = 0; j < tokens; ++j) {
@@ -118,33 +119,41 @@ struct HostDotTiles {
     const int dim = in.format.key_dim;
     const int blocks = Width == 4 ? (dim + 31) / 32 : dim / 32;
     const int rows = Width == 4 ? dim / 8 : blocks * Width;
-    for (int first = 0; first < blocks; first += 4) {
-      // All loads first: they are on their way together.
-      std::uint32_t words[4][tokens][Width];
+    const auto load = [&](int block, std::uint32_t(&words)[tokens][Width]) {
       TURBOQUANT_UNROLL_IN_KERNELS
-      for (int block = 0; block < 4; ++block) {
+      for (int k = 0; k < Width; ++k) {
+        const int row = block * Width + k;
         TURBOQUANT_UNROLL_IN_KERNELS
-        for (int k = 0; k < Width; ++k) {
-          const int row = (first + block) * Width + k;
-          TURBOQUANT_UNROLL_IN_KERNELS
-          for (int j = 0; j < tokens; ++j) {
-            words[block][j][k] = row < rows ? row_word(section, row, j) : 0U;
-          }
+        for (int j = 0; j < tokens; ++j) {
+          words[j][k] = row < rows ? row_word(section, row, j) : 0U;
         }
       }
+    };
+    // Two blocks are on their way while one is multiplied.
+    std::uint32_t next[tokens][Width];
+    std::uint32_t after[tokens][Width];
+    load(0, next);
+    load(1, after);
+    TURBOQUANT_KEEP_LOOP_IN_KERNELS
+    for (int block = 0; block < blocks; ++block) {
+      std::uint32_t words[tokens][Width];
       TURBOQUANT_UNROLL_IN_KERNELS
-      for (int block = 0; block < 4; ++block) {
-        if (first + block < blocks) {
-          TURBOQUANT_UNROLL_IN_KERNELS
-          for (int g = 0; g < 4; ++g) {
-            std::uint32_t selectors[tokens];
-            TURBOQUANT_UNROLL_IN_KERNELS
-            for (int j = 0; j < tokens; ++j) {
-              selectors[j] = shared_selector<Width>(words[block][j], g);
-            }
-            query.template add<Width == 4>(levels, 4 * (first + block) + g, selectors, sums);
-          }
+      for (int j = 0; j < tokens; ++j) {
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int k = 0; k < Width; ++k) {
+          words[j][k] = next[j][k];
+          next[j][k] = after[j][k];
         }
+      }
+      load(block + 2, after);
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int g = 0; g < 4; ++g) {
+        std::uint32_t selectors[tokens];
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int j = 0; j < tokens; ++j) {
+          selectors[j] = shared_selector<Width>(words[j], g);
+        }
+        query.template add<Width == 4>(levels, 4 * block + g, selectors, sums);
       }
     }
     if (Width < 4) {
@@ -157,6 +166,7 @@ struct HostDotTiles {
   KOKKOS_FORCEINLINE_FUNCTION void add_planes(const unsigned char* section, int first_group,
                                               const LevelBytes& levels, const DotQuery<Rows>& query,
                                               DotSums<tokens, Rows>& sums) const {
+    TURBOQUANT_KEEP_LOOP_IN_KERNELS
     for (int group = first_group; group < in.format.key_dim / 8; ++group) {
       std::uint32_t selectors[tokens];
       TURBOQUANT_UNROLL_IN_KERNELS
@@ -183,6 +193,7 @@ struct HostDotTiles {
                                               DotSums<Count, Rows>& sums) const {
     const unsigned char* section = tile + in.value_codes;
     const int dim = in.format.value_dim;
+    TURBOQUANT_KEEP_LOOP_IN_KERNELS
     for (int quad = 0; quad < 2; ++quad) {
       std::uint32_t words[Count][Width];
       TURBOQUANT_UNROLL_IN_KERNELS

@@ -71,6 +71,7 @@ struct MmaDotTiles {
   template <int Rows>
   KOKKOS_FORCEINLINE_FUNCTION void float8(const unsigned char* tile, const float* query,
                                           float (&logits)[tokens][Rows]) const {
+    TURBOQUANT_KEEP_LOOP_IN_KERNELS
     for (int four = 0; four < in.format.key_dim / 4; ++four) {
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int j = 0; j < tokens; ++j) {
@@ -166,6 +167,7 @@ struct MmaDotTiles {
                                               DotSums<Count, Rows>& sums) const {
     const int dim = in.format.value_dim;
     const int count = sub_tokens * dim / 256;
+    TURBOQUANT_KEEP_LOOP_IN_KERNELS
     for (int step = 0; step < 4; ++step) {
       const int sub = 16 * step / sub_tokens;
       const unsigned char* section =
@@ -201,9 +203,10 @@ struct MmaDotTiles {
                                              DotSums<tokens, Rows>& sums) const {
     const int quads = in.format.key_dim / 128;
     const int quarter = sub_tokens * in.format.key_dim / 1024;
-    for (int quad = 0; quad < quads; ++quad) {
-      // All loads first: they are on their way together.
-      std::uint32_t words[4][tokens][Width];
+    const int rounds = 4 * quads;  // quad after quad of one column
+    const auto load = [&](int round, std::uint32_t(&words)[tokens][Width]) {
+      const int column = round < rounds ? round / quads : 0;
+      const int quad = round < rounds ? round - column * quads : 0;
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int j = 0; j < tokens; ++j) {
         const int token = lane + Lanes * j;
@@ -212,29 +215,40 @@ struct MmaDotTiles {
             tile + static_cast<std::size_t>(sub) * in.format.sub_tile_bytes() + offset;
         const int own = (token - sub * sub_tokens) / 8 * quads + quad;
         TURBOQUANT_UNROLL_IN_KERNELS
-        for (int column = 0; column < 4; ++column) {
-          TURBOQUANT_UNROLL_IN_KERNELS
-          for (int k = 0; k < Width; ++k) {
-            words[column][j][k] = word_of_four(section, token % 8 * 4 + column,
-                                               Width == 3 ? own + k * quarter : own * Width + k);
-          }
+        for (int k = 0; k < Width; ++k) {
+          words[j][k] = word_of_four(section, token % 8 * 4 + column,
+                                     Width == 3 ? own + k * quarter : own * Width + k);
         }
       }
+    };
+    // Two rounds are on their way while one is multiplied.
+    std::uint32_t next[tokens][Width];
+    std::uint32_t after[tokens][Width];
+    load(0, next);
+    load(1, after);
+    TURBOQUANT_KEEP_LOOP_IN_KERNELS
+    for (int round = 0; round < rounds; ++round) {
+      std::uint32_t words[tokens][Width];
       TURBOQUANT_UNROLL_IN_KERNELS
-      for (int column = 0; column < 4; ++column) {
+      for (int j = 0; j < tokens; ++j) {
         TURBOQUANT_UNROLL_IN_KERNELS
-        for (int g = 0; g < 4; ++g) {
-          const int group = (column * quads + quad) * 4 + g;
-          std::uint32_t selectors[tokens];
-          TURBOQUANT_UNROLL_IN_KERNELS
-          for (int j = 0; j < tokens; ++j) {
-            selectors[j] = shared_selector<Width>(words[column][j], g);
-          }
-          if constexpr (Width == 4) {
-            query.add_signed(levels, group, selectors, sums);
-          } else {
-            query.template add<false>(levels, group, selectors, sums);
-          }
+        for (int k = 0; k < Width; ++k) {
+          words[j][k] = next[j][k];
+          next[j][k] = after[j][k];
+        }
+      }
+      load(round + 2, after);
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int g = 0; g < 4; ++g) {
+        std::uint32_t selectors[tokens];
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int j = 0; j < tokens; ++j) {
+          selectors[j] = shared_selector<Width>(words[j], g);
+        }
+        if constexpr (Width == 4) {
+          query.add_signed(levels, 4 * round + g, selectors, sums);
+        } else {
+          query.template add<false>(levels, 4 * round + g, selectors, sums);
         }
       }
     }
@@ -248,7 +262,9 @@ struct MmaDotTiles {
     const mma_order::Selectors words{section.width, true, mma_order::selectors(each, section.dim)};
     const std::size_t blocks = section.dim / 32;
     int group = 0;
+    TURBOQUANT_KEEP_LOOP_IN_KERNELS
     for (std::size_t column = 0; column < 4; ++column) {
+      TURBOQUANT_KEEP_LOOP_IN_KERNELS
       for (std::size_t block = 0; block < blocks; ++block, ++group) {
         std::uint32_t selectors[tokens];
         TURBOQUANT_UNROLL_IN_KERNELS
@@ -260,6 +276,7 @@ struct MmaDotTiles {
         query.template add<Sixteen>(levels, group, selectors, sums);
       }
     }
+    TURBOQUANT_KEEP_LOOP_IN_KERNELS
     for (; group < in.format.key_dim / 8; ++group) {
       std::uint32_t selectors[tokens];
       TURBOQUANT_UNROLL_IN_KERNELS

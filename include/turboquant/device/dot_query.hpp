@@ -32,7 +32,7 @@ KOKKOS_FORCEINLINE_FUNCTION void transform_blocks(const SharedWork<Sync>& work,
             : static_cast<int>(hadamard_block(rotation.dim, static_cast<std::size_t>(dim - start)));
     for (int width = 1; width < block; width *= 2) {
       for (int pair = work.thread; pair < block / 2; pair += work.threads) {
-        const int i = start + pair / width * 2 * width + pair % width;
+        const int i = start + 2 * pair - (pair & (width - 1));
         const float a = x[i];
         const float b = x[i + width];
         x[i] = a + b;

@@ -301,8 +301,11 @@ KOKKOS_FORCEINLINE_FUNCTION float16 quantise_vector(const HadamardTransform& rot
                                                     std::uint32_t (&codes)[Dim / 4 / Lanes]) {
   LevelSums sums;
   const int exponent = vector.normalise(may_be_tiny);
+  together();
   sums.squared = vector.squared();
+  together();
   vector.rotate(rotation.signs, rotation.rounds, rotation_factor, lane);
+  together();
   const float factor = factor_of_squares<Dim>(sums.squared);
   const auto rough =
       static_cast<float>(search_lanes<Bits, LevelSum::roughly>(codebook, factor, vector, codes));

@@ -141,7 +141,7 @@ bool launch_team_encoder(const std::string& label, const ExecutionSpace& exec,
     using Encoder = RegisterTeamEncoder<Dim, Group, lanes>;
     launch(Encoder{static_cast<float>(
                hadamard_factor(tables.key_rotation.dim, tables.key_rotation.rounds))},
-           lanes, Kokkos::LaunchBounds<TileFormat::tokens * lanes, TURBOQUANT_ENCODE_TEAMS>{});
+           lanes, Kokkos::LaunchBounds<TileFormat::tokens * lanes, 2>{});
   };
   const bool one_group = format.value_group == format.value_dim;
   if (registers && format.key_dim == 64) {
