@@ -66,6 +66,7 @@
 #include <turboquant/device/arch/x86_avx512.hpp>
 #include <turboquant/device/arch/x86_avx512_encode.hpp>
 #include <turboquant/device/arch/x86_avx512_groups.hpp>
+#include <turboquant/device/arch/x86_avx512_key_mean.hpp>
 #include <turboquant/device/arch/x86_avx512_scores.hpp>
 #include <turboquant/device/arch/x86_avx512_transform.hpp>
 #include <turboquant/device/arch/x86_avx512_values.hpp>

@@ -1,13 +1,13 @@
 #pragma once
 
 #include <turboquant/device/arch/x86_avx512_groups.hpp>
+#include <turboquant/device/arch/x86_avx512_key_mean.hpp>
 #include <turboquant/device/arch/x86_avx512_transform.hpp>
 #include <turboquant/device/tile_slots.hpp>
 #include <turboquant/math/integer_grid.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #if TURBOQUANT_X86
 TURBOQUANT_INTRINSICS_BEGIN
@@ -253,63 +253,6 @@ TURBOQUANT_AVX512 inline std::size_t store_key_words(const KeySection& section,
     }
   }
   return d;
-}
-
-/// `key_mean_of_sums`.
-TURBOQUANT_AVX512_FLATTEN inline void key_mean_from_sums(std::size_t count, std::size_t dim,
-                                                         const float* sums,
-                                                         unsigned char* out) noexcept {
-  key_mean_of_sums(count, dim, sums, out);
-}
-
-/// `key_mean_of_rows`.
-TURBOQUANT_AVX512 inline void key_mean_16(const RowView& rows, int head, std::size_t count,
-                                          std::size_t dim, float* sums,
-                                          unsigned char* out) noexcept {
-  for (std::size_t i = 0; i < mean_groups * dim; i += 16) {
-    _mm512_storeu_ps(sums + i, _mm512_setzero_ps());
-  }
-  const __m512 eighth = _mm512_set1_ps(0.125F);
-  for (std::size_t token = 0; token < count; ++token) {
-    float* const sum = sums + token % mean_groups * dim;
-    const std::int64_t row = rows.offset(static_cast<std::int64_t>(token), head);
-    for (std::size_t d = 0; d < dim; d += 16) {
-      const auto inside = static_cast<__mmask16>(dim - d >= 16 ? 0xFFFF : 0x00FF);
-      const __m512 term = _mm512_mul_ps(load_row_16(rows, row, d, dim), eighth);
-      _mm512_mask_storeu_ps(sum + d, inside,
-                            _mm512_add_ps(_mm512_maskz_loadu_ps(inside, sum + d), term));
-    }
-  }
-  key_mean_from_sums(count, dim, sums, out);
-}
-
-/// `PortableEncodeSteps::subtract_mean`.
-TURBOQUANT_AVX512 inline void subtract_mean_16(const unsigned char* mean, std::size_t dim,
-                                               bool from_all, EncoderScratch<16>& scratch,
-                                               bool* kept) noexcept {
-  float* const numbers = scratch.spare;
-  for (std::size_t d = 0; d < dim; ++d) {
-    std::uint16_t bits = 0;
-    std::memcpy(&bits, mean + 2 * d, 2);
-    _mm512_store_ps(numbers + 16 * d,
-                    _mm512_cvtph_ps(_mm256_set1_epi16(static_cast<std::int16_t>(bits))));
-  }
-  double product[16];
-  double square[16];
-  dot_16(scratch.vector, numbers, dim, product);
-  dot_16(numbers, numbers, dim, square);
-  unsigned gaining = 0;
-  for (unsigned lane = 0; lane < 16; ++lane) {
-    kept[lane] = !from_all && !gains_from_mean(product[lane], square[lane]);
-    gaining |= kept[lane] ? 0U : 1U << lane;
-  }
-  for (std::size_t i = 0; i < 16 * dim; i += 16) {
-    const __m512 number = _mm512_load_ps(numbers + i);
-    const __m512 x = _mm512_load_ps(scratch.vector + i);
-    const __mmask16 changed = _mm512_mask_cmp_ps_mask(static_cast<__mmask16>(gaining), number,
-                                                      _mm512_setzero_ps(), _CMP_NEQ_OQ);
-    _mm512_store_ps(scratch.vector + i, _mm512_mask_sub_ps(x, changed, x, number));
-  }
 }
 
 /// The steps of an encoder with one token per lane of a 512-bit register.
