@@ -84,14 +84,16 @@ std::string default_model() {
 }
 
 std::vector<std::string> default_caches(bool full) {
+  const std::vector<std::string> best{"tq_k4v4+rotated+mean", "tq_k3v4+rotated+mean",
+                                      "tq_k3v3+mean", "tq_k2v2_mean"};
   if (!full) {
-    return {"turboquant_k8v4", "tq_k4v4+rotated", "tq_k3v4+rotated", "tq_k3v3", "tq_k2v2"};
+    return best;
   }
   std::vector<std::string> names{"f32"};
   for (const turboquant::CacheCodec& preset : turboquant::cache_presets) {
     names.emplace_back(preset.name);
   }
-  names.insert(names.end(), {"tq_k4v4+rotated", "tq_k3v4+rotated"});
+  names.insert(names.end(), best.begin(), best.end() - 1);
   return names;
 }
 
