@@ -46,9 +46,19 @@ struct NeedleRow {
   [[nodiscard]] std::int64_t num_hits() const { return std::count(hits.begin(), hits.end(), true); }
 };
 
-inline constexpr std::array<std::string_view, 10> needle_things{
-    "red door",  "blue lamp", "old clock",   "green boat",  "silver key",
-    "iron gate", "black cat", "white horse", "golden ring", "wooden box"};
+/// Beginnings of the ten facts, all of them different, which a four-digit number completes. A
+/// question repeats the beginning.
+inline constexpr std::array<std::string_view, 10> needle_facts{
+    "The secret code of the red door is ",
+    "The old clock in the hall was made in the year ",
+    "The lucky number of the gardener is ",
+    "The weight of the iron anchor in pounds is ",
+    "The telephone of the baker answers to number ",
+    "The green boat left the harbour carrying barrels to the number of ",
+    "The height of the white tower in feet is ",
+    "The winning ticket of the lottery bears number ",
+    "The price of the golden ring in shillings is ",
+    "The soldiers in the regiment of tin count "};
 
 /// Hides ten facts and a string in a filler text, `context` tokens in all with room for questions.
 /// @throws turboquant::Error(out_of_range) where the filler is too short
@@ -60,16 +70,14 @@ inline constexpr std::array<std::string_view, 10> needle_things{
   Haystack haystack;
   std::vector<std::vector<TokenId>> inserted;
   std::uint64_t draw = 0;
-  for (const std::string_view thing : needle_things) {
+  for (const std::string_view beginning : needle_facts) {
     std::string digits;
     for (int i = 0; i < 4; ++i) {
       digits += static_cast<char>('0' + rng.bits64(draw++) % 10);
     }
-    const std::string fact = "The secret code of the " + std::string(thing) + " is ";
-    inserted.push_back(tokenizer.encode("\n\n" + fact + digits + ".\n\n"));
-    haystack.facts.push_back({tokenizer.encode("\n\nQuestion: What is the secret code of the " +
-                                               std::string(thing) + "?\nAnswer: " + fact),
-                              tokenizer.encode(digits)});
+    const std::string fact = "\n\n" + std::string(beginning);
+    inserted.push_back(tokenizer.encode(fact + digits + ".\n\n"));
+    haystack.facts.push_back({tokenizer.encode(fact), tokenizer.encode(digits)});
   }
   constexpr std::string_view letters = "ABCDEFGHJKLMNPQRSTUVWXYZ";
   std::string random;
@@ -79,9 +87,8 @@ inline constexpr std::array<std::string_view, 10> needle_things{
   }
   const std::string spoken = "The password of the castle is: ";
   std::vector<TokenId> hidden = tokenizer.encode("\n\n" + spoken + random + ".\n\n");
-  // The question ends where the first letter begins: tokens of letters carry their blank.
-  haystack.copy = {tokenizer.encode("\n\nQuestion: What is the password of the castle?\nAnswer: " +
-                                    spoken.substr(0, spoken.size() - 1)),
+  // The question ends before the blank, which belongs to the token of the first letter.
+  haystack.copy = {tokenizer.encode("\n\n" + spoken.substr(0, spoken.size() - 1)),
                    tokenizer.encode(" " + random)};
   std::int64_t taken = static_cast<std::int64_t>(hidden.size());
   for (const std::vector<TokenId>& needle : inserted) {
