@@ -147,7 +147,7 @@ TEST_CASE("a calibrated plan is written, evaluated and read again") {
     const auto report = nlohmann::json::parse(contents(json));
     REQUIRE(report["perplexity"].size() == 3);
     CHECK(report["perplexity"][1]["cache"] == "tq_k3v3");
-    CHECK(report["perplexity"][2]["kv_bytes"] <= report["perplexity"][1]["kv_bytes"]);
+    CHECK(nlohmann::json::parse(contents(plan))["layers"].size() == 2);
   }
   std::vector<std::string> arguments = usual;
   arguments.insert(arguments.end(), {"--plan", plan, "--mode", "capture_only", "--shadow", "1"});
