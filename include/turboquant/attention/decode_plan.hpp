@@ -158,7 +158,8 @@ class DecodePlan {
     layout_.soft_cap = static_cast<float>(double{problem.logits_soft_cap} * log2_e);
     choose_splits(options);
     if constexpr (!detail::has_matrix_units<ExecutionSpace>) {
-      require(options.device == DeviceArch::automatic || options.device == DeviceArch::portable,
+      require(options.device == DeviceArch::automatic || options.device == DeviceArch::portable ||
+                  options.device == DeviceArch::dot,
               ErrorCode::unsupported,
               "plan_decode: matrix units were asked for, but this execution space has none in this "
               "build");
