@@ -2,6 +2,8 @@
 
 #include "space_problem.hpp"
 
+#include <turboquant/device/preferred_order.hpp>
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -250,6 +252,33 @@ TEST_CASE("plans say why dot products run or not") {
   CHECK_THROWS_WITH_AS(
       static_cast<void>(plan(format, DeviceArch::dot)),
       "plan_decode: dot products were asked for, but values have more than 8 groups", Error);
+}
+
+TEST_CASE("accelerators keep tiles in the order that their operations read fastest") {
+  const TileFormat covered = make_format(KeyCodec::mse, 3, 128, ValueCodec::grouped, 4, 128, 128);
+  const TileFormat others[] = {
+      make_format(KeyCodec::mse, 3, 80, ValueCodec::grouped, 4, 80, 80),
+      make_format(KeyCodec::inner_product, 3, 128, ValueCodec::grouped, 4, 128, 128),
+      make_format(KeyCodec::mse, 3, 128, ValueCodec::codebook, 3, 128, 128),
+  };
+  test::for_each_execution_space("decode_spaces", [&](const auto& exec) {
+    using Exec = std::decay_t<decltype(exec)>;
+    using Space = typename Exec::memory_space;
+    CAPTURE(std::string(exec.name()));
+    for (const TileOrder named : {TileOrder::host, TileOrder::mma}) {
+      for (TileFormat format : others) {
+        format.order = named;
+        CHECK(preferred_order<Space>(format) ==
+              (detail::runs_on_host<Exec> ? named : TileOrder::host));
+      }
+      TileFormat format = covered;
+      format.order = named;
+      const bool units = detail::has_matrix_units<Exec> &&
+                         detail::device_properties(exec).compute_capability >= 80;
+      const TileOrder on_device = units ? TileOrder::mma : TileOrder::host;
+      CHECK(preferred_order<Space>(format) == (detail::runs_on_host<Exec> ? named : on_device));
+    }
+  });
 }
 
 TEST_CASE("output in half precision") {

@@ -290,23 +290,19 @@ template <int Bits, LevelSum Sum, std::size_t Dim, int Lanes>
 
 /// Algorithm 1: codes of a vector, which is destroyed, and the stored scale. All lanes of the
 /// hardware vector call together.
-/// @param together        called between steps: lets the warps of a team wait for each other, so
-/// that
-///                        they share the instructions in the cache
 /// @param rotation        one that fits registers
 /// @param rotation_factor its `hadamard_factor`
-template <int Bits, class Together, std::size_t Dim, int Lanes>
-KOKKOS_FORCEINLINE_FUNCTION float16
-quantise_vector(const Together& together, const HadamardTransform& rotation, float rotation_factor,
-                const KernelCodebook& codebook, ScaleRule rule, bool may_be_tiny, int lane,
-                LaneVector<Dim, Lanes>& vector, std::uint32_t (&codes)[Dim / 4 / Lanes]) {
+template <int Bits, std::size_t Dim, int Lanes>
+KOKKOS_FORCEINLINE_FUNCTION float16 quantise_vector(const HadamardTransform& rotation,
+                                                    float rotation_factor,
+                                                    const KernelCodebook& codebook, ScaleRule rule,
+                                                    bool may_be_tiny, int lane,
+                                                    LaneVector<Dim, Lanes>& vector,
+                                                    std::uint32_t (&codes)[Dim / 4 / Lanes]) {
   LevelSums sums;
   const int exponent = vector.normalise(may_be_tiny);
-  together();
   sums.squared = vector.squared();
-  together();
   vector.rotate(rotation.signs, rotation.rounds, rotation_factor, lane);
-  together();
   const float factor = factor_of_squares<Dim>(sums.squared);
   const auto rough =
       static_cast<float>(search_lanes<Bits, LevelSum::roughly>(codebook, factor, vector, codes));

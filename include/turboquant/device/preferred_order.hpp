@@ -2,13 +2,15 @@
 
 #include <turboquant/device/arch/cuda_mma_shapes.hpp>
 #include <turboquant/device/arch/cuda_target.hpp>
+#include <turboquant/device/arch/device_lanes.hpp>
 #include <turboquant/device/runtime.hpp>
 #include <turboquant/device/tile_format.hpp>
 
 namespace turboquant {
 
-/// The order in which attention reads tiles of a format fastest: mma where the device of the memory
-/// space has the matrix-unit kernel for it, otherwise the order that the format names.
+/// The order in which attention reads tiles of a format fastest: on accelerators mma where matrix
+/// units have a kernel for the format and host order, which dot products read faster, where they
+/// have none; on processors the order that the format names.
 /// @tparam MemorySpace where the tiles are
 /// @throws Error(not_initialized) before Kokkos runs.
 /// O(1).
@@ -24,7 +26,7 @@ template <class MemorySpace>
       return TileOrder::mma;
     }
   }
-  return format.order;
+  return detail::lanes_of<ExecutionSpace> > 1 ? TileOrder::host : format.order;
 }
 
 }  // namespace turboquant

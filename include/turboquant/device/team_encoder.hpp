@@ -172,7 +172,7 @@ struct RegisterTeamEncoder {
       team.team_barrier();
     }
     Kokkos::parallel_for(Kokkos::TeamThreadRange(team, TileFormat::tokens), [&](std::size_t token) {
-      encode_key(team, tables, rotation_factor, in, token, mean, nibbles, image);
+      encode_key(tables, rotation_factor, in, token, mean, nibbles, image);
     });
     team.team_barrier();
     pack_keys(team, format, nibbles, image);
@@ -245,11 +245,10 @@ struct RegisterTeamEncoder {
     });
   }
 
-  template <class Team>
-  TURBOQUANT_FUNCTION static void encode_key(const Team& team, const TileTables& tables,
-                                             float rotation_factor, const EncodeArguments& in,
-                                             std::size_t token, const float* mean,
-                                             NibbleRows nibbles, unsigned char* image) {
+  TURBOQUANT_FUNCTION static void encode_key(const TileTables& tables, float rotation_factor,
+                                             const EncodeArguments& in, std::size_t token,
+                                             const float* mean, NibbleRows nibbles,
+                                             unsigned char* image) {
     const int lane = lane_index<Lanes>();
     Vector vector;
     std::uint32_t codes[runs];
@@ -257,11 +256,8 @@ struct RegisterTeamEncoder {
     const bool kept = tables.format.centres_keys() && !vector.subtract(mean, lane);
     const bool may_be_tiny = in.keys.type != RowType::float16 || tables.format.centres_keys();
     const auto quantise = [&]<int Bits>() {
-      // Warps that stay together share the instructions in their cache.
-      const auto together = [&] { team.team_barrier(); };
-      return quantise_vector<Bits>(together, tables.key_rotation, rotation_factor,
-                                   tables.key_codebook, tables.key_scale_rule, may_be_tiny, lane,
-                                   vector, codes);
+      return quantise_vector<Bits>(tables.key_rotation, rotation_factor, tables.key_codebook,
+                                   tables.key_scale_rule, may_be_tiny, lane, vector, codes);
     };
     const int bits = tables.key_codebook.bits;
     float16 scale = bits == 2   ? quantise.template operator()<2>()
