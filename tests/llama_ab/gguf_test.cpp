@@ -62,7 +62,7 @@ TEST_CASE("what was written is read") {
   CHECK(std::string(reinterpret_cast<const char*>(first.bytes.data()), first.bytes.size()) ==
         SmallModel::floats(6, 1, 1, 0));
   CHECK(file.tensor("second", {32, 2}).bytes.size() == 68);
-  for (const std::uint64_t alignment : {8, 16, 256}) {
+  for (const std::uint64_t alignment : {8U, 16U, 256U}) {
     GgufWriter other = two_tensors();
     other.alignment = alignment;
     other.add_integer("general.alignment", static_cast<std::uint32_t>(alignment));
