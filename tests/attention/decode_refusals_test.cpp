@@ -252,7 +252,7 @@ TEST_CASE("problems and options outside their domain") {
   for (const int bad : {-1, 3, 1 << 30}) {
     refused("exactness is ", [bad](P&, O& o) { o.exactness = static_cast<Exactness>(bad); });
   }
-  for (const int bad : {-1, 5, 1 << 30}) {
+  for (const int bad : {-1, 6, 1 << 30}) {
     refused("device is ", [bad](P&, O& o) { o.device = static_cast<DeviceArch>(bad); });
     refused("ring_teams is ", [bad](P&, O& o) { o.ring_teams = static_cast<RingTeams>(bad); });
   }
