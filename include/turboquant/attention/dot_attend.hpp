@@ -33,8 +33,8 @@ struct DotAttend {
 
   [[nodiscard]] static TURBOQUANT_FUNCTION std::size_t warp_floats(const TileFormat& format) {
     const std::size_t walk = WarpScratch::floats(static_cast<int>(format.value_groups()));
-    const auto prepare = static_cast<std::size_t>(2 * format.key_dim);
-    const auto results = static_cast<std::size_t>(Rows * (format.value_dim + 2));
+    const auto prepare = 2 * static_cast<std::size_t>(format.key_dim);
+    const auto results = std::size_t{Rows} * (static_cast<std::size_t>(format.value_dim) + 2);
     const std::size_t larger = prepare > results ? prepare : results;
     return ((walk > larger ? walk : larger) + 3) / 4 * 4;
   }

@@ -85,8 +85,11 @@ struct RowSink {
     out[0] = total.first;
     out[1] = total.second;
     if (d == 0) {
-      *workspace.floats(layout.maxima, part_row + row) =
-          total.sum > 0 ? total.maximum : negative_infinity;
+      float maximum = negative_infinity;
+      if (total.sum > 0) {
+        maximum = total.maximum;
+      }
+      *workspace.floats(layout.maxima, part_row + row) = maximum;
       *workspace.floats(layout.sums, part_row + row) = total.sum;
     }
   }
