@@ -147,6 +147,7 @@ KOKKOS_FORCEINLINE_FUNCTION void add_teams(const Context& context,
       scratch.sum[context.warp][4 * set + column] = state.sum(set);
     }
   }
+  sync_lanes();  // the rows lie where the last tiles of the warp were
   TURBOQUANT_UNROLL_IN_KERNELS
   for (int set = 0; set < Sets; ++set) {
     const int left = num_rows - 4 * set;
