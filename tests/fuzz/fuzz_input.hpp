@@ -20,9 +20,11 @@ class FuzzInput {
     static_assert(std::is_trivially_copyable_v<T>);
     T value{};
     const std::size_t count = size_ < sizeof(T) ? size_ : sizeof(T);
-    std::memcpy(&value, data_, count);
-    data_ += count;
-    size_ -= count;
+    if (count > 0) {
+      std::memcpy(&value, data_, count);
+      data_ += count;
+      size_ -= count;
+    }
     return value;
   }
   /// 0 to `bound` - 1, from one byte.

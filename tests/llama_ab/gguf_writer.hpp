@@ -76,10 +76,9 @@ struct GgufWriter {
   }
 
   [[nodiscard]] std::string bytes() const {
-    std::string file =
-        magic + raw(version) +
-        raw(static_cast<std::uint64_t>(static_cast<std::int64_t>(tensors.size()) + more_tensors)) +
-        raw(static_cast<std::uint64_t>(static_cast<std::int64_t>(values.size()) + more_values));
+    std::string file = magic + raw(version) +
+                       raw(tensors.size() + static_cast<std::uint64_t>(more_tensors)) +
+                       raw(values.size() + static_cast<std::uint64_t>(more_values));
     for (const auto& [key, value] : values) {
       file += raw_text(key) + value;
     }
