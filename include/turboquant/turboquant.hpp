@@ -19,6 +19,7 @@
 #include <turboquant/attention/mma_outputs.hpp>
 #include <turboquant/attention/mma_plan.hpp>
 #include <turboquant/attention/scores.hpp>
+#include <turboquant/attention/split_count.hpp>
 #include <turboquant/base/checked_math.hpp>
 #include <turboquant/base/codec.hpp>
 #include <turboquant/base/config.hpp>

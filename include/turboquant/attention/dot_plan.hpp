@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/attention/decode_problem.hpp>
+#include <turboquant/attention/split_count.hpp>
 #include <turboquant/base/checked_math.hpp>
 #include <turboquant/device/arch/device_lanes.hpp>
 
@@ -38,27 +39,6 @@ struct DotPlan {
   return {};
 }
 
-/// Parts of a history of `tiles` tiles for `walks` independent walks: as few as keep `slots` teams
-/// busy. Time is counted in tiles of a warp, with two more for the start and the end of a part.
-[[nodiscard]] inline int dot_splits(std::int64_t walks, std::int64_t tiles, std::int64_t slots) {
-  const std::int64_t most = (std::max)(std::int64_t{1}, ceil_div(tiles, std::int64_t{4}));
-  std::int64_t best = 1;
-  std::int64_t best_cost = 0;
-  for (std::int64_t splits = 1; splits <= (std::min)(most, std::int64_t{4096}); ++splits) {
-    const std::int64_t teams = checked_mul(walks, splits);
-    const std::int64_t steps = ceil_div(ceil_div(tiles, splits), std::int64_t{DotPlan::warps});
-    const std::int64_t cost = checked_mul(ceil_div(teams, slots), steps + 2);
-    if (splits == 1 || cost < best_cost) {
-      best = splits;
-      best_cost = cost;
-    }
-    if (teams > 4 * slots) {
-      break;
-    }
-  }
-  return static_cast<int>(best);
-}
-
 /// @param lanes       of the execution space
 /// @param threads     that the execution space runs at the same time
 /// @param num_splits  0: automatic
@@ -75,9 +55,10 @@ struct DotPlan {
   const std::int64_t slots =
       (std::max)(std::int64_t{1}, threads * DotPlan::busy_of_2048 / 2048 / lanes / DotPlan::warps);
   constexpr auto tile_tokens = static_cast<std::int64_t>(TileFormat::tokens);
-  plan.num_splits =
-      num_splits > 0 ? num_splits
-                     : dot_splits(walks, ceil_div(problem.max_history_tokens, tile_tokens), slots);
+  plan.num_splits = num_splits > 0
+                        ? num_splits
+                        : fewest_splits(walks, ceil_div(problem.max_history_tokens, tile_tokens),
+                                        slots, DotPlan::warps);
   // Teams are numbered with 32 bits.
   if (checked_mul(checked_mul(walks, plan.team_rows), std::int64_t{plan.num_splits} + 1) >
       (std::numeric_limits<int>::max)()) {

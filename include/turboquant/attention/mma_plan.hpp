@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/attention/decode_problem.hpp>
+#include <turboquant/attention/split_count.hpp>
 #include <turboquant/base/checked_math.hpp>
 #include <turboquant/base/random.hpp>
 #include <turboquant/device/arch/cuda_mma_shapes.hpp>
@@ -49,30 +50,6 @@ struct MmaPlan {
   const std::uint64_t call = calls.fetch_add(1, std::memory_order_relaxed);
   const CounterRng random(0x6d61726b, 0);
   return std::uint64_t{random.bits32(2 * call)} << 32U | random.bits32(2 * call + 1);
-}
-
-/// Parts of a history of `tiles` tiles for `walks` independent walks: as few as keep the device
-/// busy. Time is counted in tiles of a warp, with two more for the start and the end of a part.
-[[nodiscard]] inline int mma_splits(std::int64_t walks, std::int64_t tiles,
-                                    const DeviceProperties& device) {
-  const std::int64_t slots = std::int64_t{device.multiprocessors} * cuda::teams_per_unit;
-  const std::int64_t most = (std::max)(std::int64_t{1}, ceil_div(tiles, std::int64_t{4}));
-  std::int64_t best = 1;
-  std::int64_t best_cost = 0;
-  for (std::int64_t splits = 1; splits <= (std::min)(most, std::int64_t{4096}); ++splits) {
-    const std::int64_t teams = checked_mul(walks, splits);
-    const std::int64_t rounds = ceil_div(teams, slots);
-    const std::int64_t steps = ceil_div(ceil_div(tiles, splits), std::int64_t{cuda::team_warps});
-    const std::int64_t cost = checked_mul(rounds, steps + 2);
-    if (splits == 1 || cost < best_cost) {
-      best = splits;
-      best_cost = cost;
-    }
-    if (teams > 4 * slots) {
-      break;
-    }
-  }
-  return static_cast<int>(best);
 }
 
 /// The size of a kind of team for tiles of a format that `mma_refusal` lets pass.
@@ -213,7 +190,11 @@ struct RingChoice {
   }
   if (!plan.ring) {
     plan.num_splits =
-        options.num_splits > 0 ? options.num_splits : mma_splits(walks, tiles, device);
+        options.num_splits > 0
+            ? options.num_splits
+            : fewest_splits(walks, tiles,
+                            std::int64_t{device.multiprocessors} * cuda::teams_per_unit,
+                            cuda::team_warps);
   }
   // One team can merge so much; beyond, a kernel with a team for every row is faster.
   constexpr std::int64_t most_to_merge = 160 * 1024;
