@@ -79,9 +79,8 @@ struct DecodeLayout {
   int team_rows = 4;      ///< dot products: rows of a team
   int row_blocks = 1;     ///< matrix units and dot products: teams that share the rows of a kv head
   bool ring = false;      ///< matrix units: tiles are copied into rings
-  RingTeams ring_teams = RingTeams::automatic;
-  int team_warps = 8;  ///< rings: warps of a team
-  int cluster = 1;     ///< rings: teams of a part
+  int team_warps = 8;     ///< rings: warps of a team
+  int cluster = 1;        ///< rings: teams of a part
   /// Matrix units: the last part of a walk to be done merges them all; otherwise a second kernel
   /// does.
   bool parts_meet = false;
@@ -304,7 +303,6 @@ class DecodePlan {
     layout_.num_splits = mma.num_splits;
     layout_.tiles_per_split = 0;
     layout_.ring = mma.ring;
-    layout_.ring_teams = mma.teams;
     layout_.team_warps = mma.team_warps;
     layout_.cluster = mma.cluster;
     layout_.parts = mma.num_splits > 1 ? mma.num_splits : 0;

@@ -129,7 +129,7 @@ inline void require_options(const DecodeOptions& options) {
              static_cast<int>(DeviceArch::matrix_units_ring),
              "automatic, portable, dot, matrix_units, matrix_units_plain or matrix_units_ring");
   enumerator("ring_teams", static_cast<int>(options.ring_teams),
-             static_cast<int>(RingTeams::narrow4), "automatic, wide4, wide8, wide12 or narrow4");
+             static_cast<int>(RingTeams::eight_warps), "automatic, two_warps or eight_warps");
 }
 
 /// Checks a record on the host, block table included.

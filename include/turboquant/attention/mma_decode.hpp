@@ -67,12 +67,7 @@ class MmaLauncher {
   void attend() const {
     if constexpr (has_bulk_copies<ExecutionSpace>) {
       if (workspace_.layout.ring) {
-        if constexpr (cuda::has_narrow_teams<Shape>) {
-          if (workspace_.layout.ring_teams == RingTeams::narrow4) {
-            return attend_blocks<cuda::NarrowTeam<Shape, Sets>>();
-          }
-        }
-        return attend_blocks<cuda::WideTeam<Shape, Sets>>();
+        return attend_blocks<cuda::RingTeam<Shape, Sets>>();
       }
     }
     using Team = cuda::LoadingTeam<Shape, Sets>;

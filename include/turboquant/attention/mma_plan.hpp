@@ -25,7 +25,7 @@ struct MmaPlan {
   int num_splits = 1;
   bool ring = false;         ///< tiles are copied into rings
   std::string ring_refusal;  ///< why not
-  RingTeams teams = RingTeams::wide8;
+  RingTeams teams = RingTeams::eight_warps;
   int team_warps = 8;       ///< of a ring
   int cluster = 1;          ///< teams of a part
   bool parts_meet = false;  ///< the last part of a walk to be done merges them all
@@ -39,7 +39,6 @@ struct MmaPlan {
     }
     std::string text = "tiles copied into rings (compute capability 9.0), teams of " +
                        std::to_string(team_warps) + " warps";
-    text += teams == RingTeams::narrow4 ? " with short steps" : "";
     return cluster > 1 ? text + " in clusters of " + std::to_string(cluster) : text;
   }
 };
@@ -85,7 +84,7 @@ struct RingChoice {
     for (const int blocks : {1, 2, 4, 8, cluster_size}) {
       const bool asked = blocks == cluster_size;
       // Clusters pay for teams of 8 warps alone.
-      const bool usual = cluster_size == 0 && (blocks == 1 || candidate == RingTeams::wide8);
+      const bool usual = cluster_size == 0 && (blocks == 1 || candidate == RingTeams::eight_warps);
       if (blocks == 0 || !(asked || usual)) {
         continue;
       }
@@ -95,7 +94,7 @@ struct RingChoice {
       const std::int64_t open = blocks == 1 || cluster_size != 0 ? tiles / 4 : 1;
       const std::int64_t most = splits > 0 ? splits : (std::max)(std::int64_t{1}, open);
       for (std::int64_t parts = (std::max)(splits, 1); at_once > 0 && parts <= most; ++parts) {
-        const std::int64_t time = time_of(candidate, candidate_size, blocks, parts, at_once);
+        const std::int64_t time = time_of(candidate_size, blocks, parts, at_once);
         if (time < best_time) {
           best_time = time;
           teams = candidate;
@@ -111,23 +110,23 @@ struct RingChoice {
   }
 
  private:
-  [[nodiscard]] std::int64_t time_of(RingTeams candidate, const cuda::RingTeamSize& its_size,
-                                     int blocks, std::int64_t parts, std::int64_t at_once) const {
+  [[nodiscard]] std::int64_t time_of(const cuda::RingTeamSize& its_size, int blocks,
+                                     std::int64_t parts, std::int64_t at_once) const {
     const std::int64_t clusters = checked_mul(walks, parts);
     const std::int64_t rounds = ceil_div(clusters, at_once);
     // Teams that one multiprocessor takes, at once or one after another.
     const std::int64_t load =
         (std::max)(ceil_div(checked_mul(clusters, std::int64_t{blocks}), units), rounds);
-    // Sixteenths of steps of 64 tokens: between what a warp has and what whole steps make of it.
+    // Sixteenths of steps of 64 tokens: between what a warp has and what whole steps make of it,
+    // but no less than a step.
     const std::int64_t warps = checked_mul(parts, std::int64_t{blocks} * its_size.warps);
-    const std::int64_t step = candidate == RingTeams::narrow4 ? 8 : 16;
-    const std::int64_t exact = ceil_div(checked_mul(tiles, std::int64_t{16}), warps);
-    const std::int64_t steps = (exact + round_up(exact, step)) / 2;
-    // Short steps take more instructions.
-    const std::int64_t slower = candidate == RingTeams::narrow4 ? 9 : 8;
-    const std::int64_t stream = checked_mul(checked_mul(load, steps), its_size.warps * slower) / 64;
+    constexpr std::int64_t step = 16;
+    const std::int64_t exact = ceil_div(checked_mul(tiles, step), warps);
+    const std::int64_t steps = (std::max)(step, (exact + round_up(exact, step)) / 2);
+    const std::int64_t stream =
+        checked_mul(checked_mul(load, steps), std::int64_t{its_size.warps}) / 8;
     // Teams that share a multiprocessor hide each other's beginning and end.
-    const std::int64_t start = its_size.warps > 4 ? 26 : 34;
+    const std::int64_t start = its_size.warps > 2 ? 26 : 44;
     const std::int64_t again = its_size.per_unit > 1 ? start / 3 : start;
     const std::int64_t starts = start + (ceil_div(load, its_size.per_unit) - 1) * again;
     const std::int64_t merge = parts > 1 ? 12 + parts : 0;
@@ -170,15 +169,10 @@ struct RingChoice {
     choice.tiles = (std::max)(tiles, std::int64_t{1});
     choice.units = (std::max)(device.multiprocessors, 1);
     choice.capacity = capacity;
-    for (const RingTeams teams :
-         {RingTeams::wide8, RingTeams::wide12, RingTeams::wide4, RingTeams::narrow4}) {
-      // On an H200 the other two kinds were never the fastest by more than 5 %.
-      const bool usual = teams == RingTeams::wide8 || teams == RingTeams::narrow4;
-      if (options.ring_teams == teams || (usual && options.ring_teams == RingTeams::automatic)) {
-        const cuda::RingTeamSize size = ring_team_size(format, plan.sets, teams);
-        if (size.warps > 0) {
-          choice.consider(teams, size, options.num_splits, options.cluster);
-        }
+    for (const RingTeams teams : {RingTeams::eight_warps, RingTeams::two_warps}) {
+      if (options.ring_teams == teams || options.ring_teams == RingTeams::automatic) {
+        choice.consider(teams, ring_team_size(format, plan.sets, teams), options.num_splits,
+                        options.cluster);
       }
     }
     plan.ring = choice.teams != RingTeams::automatic;

@@ -53,19 +53,18 @@ struct LoadingTeam {
 
 /// A team whose warps have their tiles copied into rings: compute capability 9.0 on, launched
 /// natively.
-/// @tparam Warps  of the team at most
-/// @tparam Blocks teams of `Warps` warps that share a multiprocessor
-template <class TeamShape, int Sets, int Warps, int Blocks>
+/// @tparam Warps of the team at most
+template <class TeamShape, int Sets, int Warps>
 struct CopyingTeam {
   using Shape = TeamShape;
   using Scratch = TeamScratch<Shape::dim, Sets, Warps>;
   static constexpr int sets = Sets;
   static constexpr int warps = Warps;
-  static constexpr int blocks_per_unit = Blocks;
+  static constexpr int blocks_per_unit = 1;
   static constexpr int spare_bytes = static_cast<int>(sizeof(float)) * 4 * Sets * Shape::dim;
   /// What a warp can have where all share a multiprocessor's 227 KiB.
   static constexpr int budget =
-      (228 * 1024 / Blocks - 2048 - static_cast<int>(sizeof(Scratch))) / Warps - spare_bytes - 64;
+      (228 * 1024 - 2048 - static_cast<int>(sizeof(Scratch))) / Warps - spare_bytes - 64;
   static constexpr int fitting = budget / Shape::step_bytes;
   static constexpr int stages = fitting < 2 ? 2 : (fitting > 4 ? 4 : fitting);
   using Source = CopiedSteps<Shape, stages>;
@@ -82,7 +81,7 @@ struct CopyingTeam {
   [[nodiscard]] static constexpr int fitting_teams(int count) {
     return static_cast<int>(std::size_t{228} * 1024 / (scratch_bytes(count) + 1024));
   }
-  static_assert(fitting_teams(Warps) >= Blocks);
+  static_assert(fitting_teams(Warps) >= 1);
   // A warp leaves its results where its ring was.
   static_assert(std::size_t{Source::ring_bytes} >= WarpRows<Shape::dim>::bytes);
 
@@ -144,19 +143,10 @@ struct CopyingTeam {
   }
 };
 
-/// The team that takes steps of up to 64 tokens. With 12 warps, 168 registers are left for each.
+/// The team that rings are for: steps of up to 64 tokens.
 template <class Shape, int Sets>
-using WideTeam =
-    CopyingTeam<typename Shape::template with_sub_tiles<(Shape::sub_tokens < 64 ? 2 : 1)>, Sets,
-                (Sets == 1 && Shape::dim <= 128 && Shape::groups == 1 ? 12 : 8), 1>;
-/// The team that takes one sub-tile a step.
-template <class Shape, int Sets>
-using NarrowTeam = CopyingTeam<typename Shape::template with_sub_tiles<1>, Sets, 4, 4>;
-
-/// Whether there are narrow teams: they are compiled for the most usual bits alone.
-template <class Shape>
-inline constexpr bool has_narrow_teams =
-    Shape::dim <= 128 && Shape::groups == 1 && Shape::key_bits == 3 && Shape::value_bits == 4;
+using RingTeam =
+    CopyingTeam<typename Shape::template with_sub_tiles<(Shape::sub_tokens < 64 ? 2 : 1)>, Sets, 8>;
 
 /// Warps of a team, and how many such teams share a multiprocessor; 0: there are none.
 struct RingTeamSize {
@@ -166,19 +156,12 @@ struct RingTeamSize {
 
 template <class Shape, int Sets>
 [[nodiscard]] constexpr RingTeamSize ring_team_size(RingTeams teams) noexcept {
-  using Wide = WideTeam<Shape, Sets>;
-  switch (teams) {
-    case RingTeams::wide4: {
-      const int by_registers = Wide::warps == 12 ? 3 : 2;
-      const int by_memory = Wide::fitting_teams(4);
-      return {4, by_memory < by_registers ? by_memory : by_registers};
-    }
-    case RingTeams::wide8: return {8, 1};
-    case RingTeams::wide12: return {Wide::warps == 12 ? 12 : 0, Wide::warps == 12 ? 1 : 0};
-    case RingTeams::narrow4:
-      return {has_narrow_teams<Shape> ? 4 : 0, has_narrow_teams<Shape> ? 4 : 0};
-    default: return {};
+  if (teams == RingTeams::two_warps) {
+    // By registers, 8 warps fit.
+    const int by_memory = RingTeam<Shape, Sets>::fitting_teams(2);
+    return {2, by_memory < 4 ? by_memory : 4};
   }
+  return {8, 1};
 }
 
 }  // namespace turboquant::detail::cuda

@@ -6,11 +6,8 @@ namespace turboquant {
 /// capability 9.0).
 enum class RingTeams {
   automatic,
-  wide4,    ///< 4 warps, steps of up to 64 tokens, two or three teams on a multiprocessor
-  wide8,    ///< 8 warps, one team
-  wide12,   ///< 12 warps, one team; up to 4 query rows and 128 dimensions, one value group
-  narrow4,  ///< 4 warps, steps of 32 tokens, four teams; up to 128 dimensions, one value group,
-            ///< 3-bit keys and 4-bit values
+  two_warps,    ///< up to four teams on a multiprocessor: short histories in large batches
+  eight_warps,  ///< one team on a multiprocessor
 };
 
 }  // namespace turboquant
