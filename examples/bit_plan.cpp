@@ -3,24 +3,23 @@
 // one.
 //
 // Input: a safetensors file as kv_report reads it, with queries. --output writes the plan, for
-// `load_bit_plan`. Exit code: 0; 2 for a wrong file or argument, 1 when the output cannot be
-// written.
+// `load_bit_plan`; layers that were not captured stay exact in it. Exit code: 0; 2 for a wrong file
+// or argument, 1 when the output cannot be written.
 
 #include "kv_report/capture.hpp"
+#include "program/numbers.hpp"
+#include "program/program.hpp"
 
 #include <turboquant/device/runtime.hpp>
 #include <turboquant/model/bit_allocation.hpp>
 #include <turboquant/model/hf_bit_plan.hpp>
 #include <turboquant/runtime/codec_errors.hpp>
 
-#include <CLI/CLI.hpp>
-
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
-#include <iostream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -101,30 +100,38 @@ BitAllocation plan(const kv_report::Capture& capture, const Arguments& arguments
   BitAllocation best = turboquant::allocate_bits(layers, budget);
 
   print(capture, layers, uniform, best);
+  kv_report::print_unused(capture.unused);
   return best;
 }
 
-int run(const Arguments& arguments) {
+/// The plan of all layers up to the last captured one; those that were not captured stay exact.
+BitPlan at_their_layers(const kv_report::Capture& capture, const BitPlan& captured) {
+  BitPlan plan;
+  for (std::size_t i = 0; i < captured.layers.size(); ++i) {
+    const auto layer = static_cast<std::size_t>(capture.layers[i].layer);
+    plan.layers.resize(std::max(plan.layers.size(), layer + 1));
+    plan.layers[layer] = captured.layers[i];
+  }
+  return plan;
+}
+
+void run(const Arguments& arguments) {
   const kv_report::Capture capture = kv_report::load_capture(arguments.file, {});
   for (const kv_report::LayerCapture& layer : capture.layers) {
     turboquant::require(layer.query_heads > 0, turboquant::ErrorCode::format, arguments.file,
                         ": layer ", layer.layer, " has no queries");
   }
+  const program::OutputFile output("--output", arguments.output);
+  output.require_not(arguments.file);
   const turboquant::KokkosScope kokkos;
   const BitAllocation best = plan(capture, arguments);
-  if (!arguments.output.empty()) {
+  if (output.wanted()) {
     try {
-      turboquant::save_bit_plan(arguments.output, best.plan);
+      turboquant::save_bit_plan(arguments.output, at_their_layers(capture, best.plan));
     } catch (const turboquant::Error& error) {
-      std::cerr << "bit_plan: " << error.what() << '\n';
-      return 1;
+      throw program::OutputError(error.what());
     }
   }
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    std::cerr << "bit_plan: the output cannot be written\n";
-    return 1;
-  }
-  return 0;
 }
 
 }  // namespace
@@ -133,30 +140,21 @@ int main(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("The plan of key and value bits per layer that errs least within a budget of bytes");
   app.add_option("file", arguments.file,
-                 "safetensors file (default: the fixture of this repository)");
+                 "safetensors file (default: the fixture of this repository)")
+      ->check(program::file_name());
   app.add_option("--key-bits", arguments.key_bits, "of the uniform plan: 2, 3 or 4")
+      ->check(program::integer<int>())
       ->capture_default_str();
   app.add_option("--value-bits", arguments.value_bits, "of the uniform plan: 2, 3 or 4")
+      ->check(program::integer<int>())
       ->capture_default_str();
   app.add_option("--budget", arguments.budget,
-                 "bytes of a token in all layers (default: those of the uniform plan)");
+                 "bytes of a token in all layers (default: those of the uniform plan)")
+      ->check(program::integer<std::int64_t>(1));
   app.add_option("--window", arguments.window, "newest tokens that stay exact")
+      ->check(program::integer<std::int64_t>(0))
       ->capture_default_str();
   app.add_flag("--key-means", arguments.key_means, "store a mean of every 64 keys");
-  app.add_option("--output", arguments.output, "file for the plan");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) {
-      return app.exit(error);
-    }
-    std::cerr << "bit_plan: " << error.what() << " (--help lists the arguments)\n";
-    return 2;
-  }
-  try {
-    return run(arguments);
-  } catch (const std::exception& error) {
-    std::cerr << "bit_plan: " << error.what() << '\n';
-    return 2;
-  }
+  app.add_option("--output", arguments.output, "file for the plan")->check(program::file_name());
+  return program::run("bit_plan", app, argc, argv, [&] { run(arguments); });
 }

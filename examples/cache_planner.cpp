@@ -3,16 +3,17 @@
 //
 //   cache_planner [config.json] --preset turboquant_k3v4_nc --memory 80GiB --context 131072
 
+#include "program/numbers.hpp"
+#include "program/program.hpp"
+#include "program/table.hpp"
+
 #include <turboquant/model/capacity_planner.hpp>
 #include <turboquant/model/hf_config.hpp>
-
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <iomanip>
 #include <iostream>
 #include <limits>
@@ -75,13 +76,11 @@ std::int64_t parse_bytes(const std::string& text) {
   return amount * factor;
 }
 
-/// A whole number; CLI11 would clamp one beyond 64 bits.
 std::int64_t parse_number(std::string_view option, std::string_view text) {
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  require(error == std::errc() && end == text.data() + text.size(), ErrorCode::invalid_argument,
-          option, " is \"", text, "\", expected a whole number of at most 64 bits");
-  return number;
+  const auto number = program::parse_integer<std::int64_t>(text);
+  require(number.has_value(), ErrorCode::invalid_argument, option, " is \"", text,
+          "\", expected a whole number of at most 64 bits");
+  return *number;
 }
 
 /// The parts of every list between commas, empty ones included; CLI11 would drop those.
@@ -99,28 +98,12 @@ std::vector<std::string> split(const std::vector<std::string>& lists) {
   return parts;
 }
 
-/// The message on one line, whatever the arguments held.
-std::string one_line(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
-  return text;
-}
-
-/// Refuses the model's own file for the plan: opening would erase it.
-void require_other_file(const std::string& json_file, const std::string& config) {
+/// Where a model is read from.
+std::filesystem::path source_of(const std::string& config) {
   std::error_code ignored;
-  const std::filesystem::path source = std::filesystem::is_directory(config, ignored)
-                                           ? std::filesystem::path(config) / "config.json"
-                                           : std::filesystem::path(config);
-  require(config.empty() || !std::filesystem::equivalent(json_file, source, ignored),
-          ErrorCode::invalid_argument, "--json is ", json_file,
-          ", the file that the model is read from, expected another one");
-}
-
-/// Flushes `out`; what could not be written is an error.
-void finish(std::ostream& out, std::string_view name) {
-  out.flush();
-  require(out.good(), ErrorCode::io, "cannot write ", name);
+  return std::filesystem::is_directory(config, ignored)
+             ? std::filesystem::path(config) / "config.json"
+             : std::filesystem::path(config);
 }
 
 MambaCacheMode parse_mode(const std::string& name) {
@@ -149,34 +132,6 @@ std::string joined(const std::vector<std::int64_t>& layers) {
   }
   return text;
 }
-
-/// Rows of text, columns padded to their widest cell; the first column is left-aligned.
-class Table {
- public:
-  explicit Table(std::vector<std::string> header) { add(std::move(header)); }
-
-  void add(std::vector<std::string> row) {
-    widths_.resize(std::max(widths_.size(), row.size()));
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      widths_[i] = std::max(widths_[i], row[i].size());
-    }
-    rows_.push_back(std::move(row));
-  }
-
-  void print(std::ostream& out) const {
-    for (const std::vector<std::string>& row : rows_) {
-      for (std::size_t i = 0; i < row.size(); ++i) {
-        out << "  " << (i == 0 ? std::left : std::right) << std::setw(static_cast<int>(widths_[i]))
-            << row[i];
-      }
-      out << '\n';
-    }
-  }
-
- private:
-  std::vector<std::vector<std::string>> rows_{};
-  std::vector<std::size_t> widths_{};
-};
 
 std::string fixed(double value, int digits) {
   std::ostringstream text;
@@ -227,13 +182,13 @@ void print_plan(std::ostream& out, const std::string& name, const ModelConfig& m
   out << '\n'
       << plan.summary() << " (against " << dense << ", " << options.context_tokens
       << " tokens)\n\nLayer classes, per layer and rank\n";
-  Table classes({"class", "layers", "backend", "bytes/token", "state bytes", "which"});
+  program::Table classes({"class", "layers", "backend", "bytes/token", "state bytes", "which"});
   for (const LayerClass& c : plan.classes) {
     classes.add({c.name, std::to_string(c.num_layers()), std::string(c.backend),
                  c.is_state() ? "-" : std::to_string(c.bytes_per_token),
                  c.is_state() ? std::to_string(c.state_bytes) : "-", joined(c.layers)});
   }
-  classes.print(out);
+  classes.print(out, "  ");
   for (const PoolPlan& pool : plan.pools) {
     out << '\n'
         << to_string(pool.strategy) << (pool.strategy == plan.recommended ? "  <- recommended" : "")
@@ -242,13 +197,13 @@ void print_plan(std::ostream& out, const std::string& name, const ModelConfig& m
       out << "  the common page exceeds 64 bits\n";
       continue;
     }
-    Table pages({"class", "block tokens", "page bytes", "padding bytes", "padding"});
+    program::Table pages({"class", "block tokens", "page bytes", "padding bytes", "padding"});
     for (const UnifiedPage& page : pool.pages.classes) {
       pages.add({page.name, page.scales_with_block_size ? std::to_string(page.block_size) : "-",
                  std::to_string(page.page_size_bytes), std::to_string(page.padding_bytes),
                  fixed(100.0 * page.padding_fraction(), 2) + " %"});
     }
-    pages.print(out);
+    pages.print(out, "  ");
     out << "  bytes of a sequence " << pool.bytes_per_sequence << ", waste "
         << fixed(100.0 * pool.waste, 1) << " %, prefix hits "
         << (pool.prefix_granularity
@@ -266,7 +221,8 @@ void print_plan(std::ostream& out, const std::string& name, const ModelConfig& m
         << plan.pool(plan.recommended).bytes_per_sequence << " bytes\n";
     return;
   }
-  Table capacity({"layout", "sequences", "tokens", "longest sequence", "tokens against " + dense});
+  program::Table capacity(
+      {"layout", "sequences", "tokens", "longest sequence", "tokens against " + dense});
   capacity.add({dense + ", " + std::string(to_string(plan.baseline.strategy)),
                 std::to_string(plan.baseline.capacity_sequences),
                 std::to_string(plan.baseline.capacity_tokens),
@@ -278,7 +234,7 @@ void print_plan(std::ostream& out, const std::string& name, const ModelConfig& m
                     ratio(pool.capacity_tokens, plan.baseline.capacity_tokens)});
     }
   }
-  capacity.print(out);
+  capacity.print(out, "  ");
   out << "\nWhy " << to_string(plan.recommended) << ": " << plan.reason << '\n';
 }
 
@@ -350,7 +306,7 @@ nlohmann::json plan_json(const std::string& name, const ModelConfig& model,
 }
 
 void list_presets(std::ostream& out) {
-  Table table({"preset", "bytes at d = 64", "128", "256", "bf16 / preset at 128", "what"});
+  program::Table table({"preset", "bytes at d = 64", "128", "256", "bf16 / preset at 128", "what"});
   for (const CacheCodec& preset : cache_presets) {
     const auto slot = [&](std::int64_t d) {
       return TurboQuantConfig(preset, d).slot_size_aligned();
@@ -358,7 +314,7 @@ void list_presets(std::ostream& out) {
     table.add({std::string(preset.name), std::to_string(slot(64)), std::to_string(slot(128)),
                std::to_string(slot(256)), ratio(512, slot(128)), std::string(preset.summary)});
   }
-  table.print(out);
+  table.print(out, "  ");
 }
 
 }  // namespace
@@ -377,17 +333,10 @@ int main(int argc, char** argv) {
   PlanOptions options;
   options.context_tokens = 131072;
 
-  // Numbers arrive as text, see parse_number.
-  struct Number {
-    std::string name;
-    std::int64_t* target;
-    std::string text;
-  };
-  std::vector<Number> numbers;
-  numbers.reserve(8);
   const auto add_number = [&](const char* name, std::int64_t& target, const char* what) {
-    numbers.push_back({name, &target, std::to_string(target)});
-    app.add_option(name, numbers.back().text, what)->capture_default_str();
+    app.add_option(name, target, what)
+        ->check(program::integer<std::int64_t>())
+        ->capture_default_str();
   };
 
   auto* config_option =
@@ -410,31 +359,18 @@ int main(int argc, char** argv) {
   add_number("--kernel-alignment", options.kernel_alignment, "block sizes are multiples of this");
   app.add_option("--prompt", prompts, "prompt lengths to report, separated by commas")
       ->allow_extra_args(false);
-  std::string state_bytes;
-  auto* state_option = app.add_option("--state-bytes", state_bytes,
-                                      "bytes of one recurrent state, instead of the file's sizes");
+  std::int64_t state_bytes = 0;
+  const auto* state_option =
+      app.add_option("--state-bytes", state_bytes,
+                     "bytes of one recurrent state, instead of the file's sizes")
+          ->check(program::integer<std::int64_t>());
   auto* dense_option =
       app.add_option("--dense-dtype", dense, "element type of uncompressed caches, e.g. fp8");
   auto* json_option = app.add_option("--json", json_file, "also write the plan to this file");
   app.add_flag("--list-presets", list, "print the presets and their bytes per token and head");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) {
-      app.exit(error);
-      return std::cout.flush().good() ? 0 : 1;
-    }
-    std::cerr << "cache_planner: " << one_line(error.what()) << '\n';
-    return 2;
-  }
-  // Exit status of an Error: 2 for what the caller asked, 1 for output that cannot be written.
-  int failure = 2;
-  try {
+  return program::run("cache_planner", app, argc, argv, [&] {
     if (list) {
-      list_presets(std::cout);
-      failure = 1;
-      finish(std::cout, "standard output");
-      return 0;
+      return list_presets(std::cout);
     }
     require(config_option->count() == 0 || !config.empty(), ErrorCode::invalid_argument,
             "config is \"\", expected a path");
@@ -445,9 +381,6 @@ int main(int argc, char** argv) {
     }
     options.memory_bytes = parse_bytes(memory);
     options.mamba_cache_mode = parse_mode(mode);
-    for (const Number& number : numbers) {
-      *number.target = parse_number(number.name, number.text);
-    }
     options.skip_layers = split(skip_layers);
     for (const std::string& length : split(prompts)) {
       options.prompt_lengths.push_back(parse_number("--prompt", length));
@@ -456,30 +389,23 @@ int main(int argc, char** argv) {
       options.dense_dtype = parse_cache_dtype(dense);
     }
     if (state_option->count() > 0) {
-      options.recurrent_state_bytes = parse_number("--state-bytes", state_bytes);
+      options.recurrent_state_bytes = state_bytes;
     }
     const std::string name = config.empty() ? std::string(bundled_name) : config;
     const ModelConfig model =
         config.empty() ? parse_model_config(bundled_config) : load_model_config(config);
     const CachePlan plan = plan_cache(model, options);
-    if (json_file.empty()) {
-      print_plan(std::cout, name, model, options, memory, plan);
-    } else {
-      require_other_file(json_file, config);
-      failure = 1;
-      std::ofstream file(json_file);
-      require(file.is_open(), ErrorCode::io, "--json: cannot write ", json_file);
-      print_plan(std::cout, name, model, options, memory, plan);
-      file << plan_json(name, model, options, plan)
-                  .dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
-           << '\n';
-      finish(file, json_file);
+    const program::OutputFile json("--json", json_file);
+    json.require_not(source_of(config));
+    json.require_writable();
+    print_plan(std::cout, name, model, options, memory, plan);
+    program::flush_output();
+    if (json.wanted()) {
+      json.write([&](std::ostream& out) {
+        out << plan_json(name, model, options, plan)
+                   .dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
+            << '\n';
+      });
     }
-    failure = 1;
-    finish(std::cout, "standard output");
-  } catch (const Error& error) {
-    std::cerr << "cache_planner: " << one_line(error.what()) << '\n';
-    return failure;
-  }
-  return 0;
+  });
 }

@@ -12,20 +12,19 @@
 #include "llama_ab/report.hpp"
 #include "llama_ab/text.hpp"
 #include "llama_ab/tokenizer.hpp"
+#include "program/numbers.hpp"
+#include "program/program.hpp"
 
+#include <turboquant/base/config.hpp>
 #include <turboquant/device/runtime.hpp>
 #include <turboquant/io/message_text.hpp>
-
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <exception>
 #include <filesystem>
-#include <fstream>
+#include <iomanip>
 #include <iostream>
-#include <new>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -33,9 +32,6 @@
 namespace {
 
 using namespace llama_ab;
-
-constexpr int wrong_input = 2;
-constexpr int no_output = 1;
 
 struct Arguments {
   std::string model;
@@ -53,25 +49,13 @@ struct Arguments {
   std::int64_t tokens = 0;
   std::int64_t chunk = 64;
   std::int64_t decode = 64;
+  bool decode_given = false;
   std::vector<std::int64_t> contexts;
   int threads = -1;
   std::uint64_t seed = 0;
   bool full = false;
   bool list = false;
 };
-
-int complain(const std::string& message, int code) {
-  std::string line = message;
-  std::replace_if(
-      line.begin(), line.end(),
-      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }, '?');
-  std::cerr << "llama_ab: " << line << '\n';
-  return code;
-}
-
-int after_flush(int exit_code) {
-  return std::cout.flush() ? exit_code : complain("standard output cannot be written", no_output);
-}
 
 /// Where the target llama_ab_model puts the model.
 std::string default_model() {
@@ -97,15 +81,9 @@ std::vector<std::string> default_caches(bool full) {
   return names;
 }
 
-bool same_file(const std::string& a, const std::string& b) {
-  std::error_code absent;
-  return std::filesystem::equivalent(a, b, absent);
-}
-
 /// Logits of every token with float rows, for comparison with other implementations.
-int write_logits(const Arguments& arguments, const Model& model, const Exec& exec,
-                 const std::vector<TokenId>& ids) {
-  std::ofstream file(arguments.logits, std::ios::binary | std::ios::trunc);
+void write_logits(const Arguments& arguments, const Model& model, const Exec& exec,
+                  const std::vector<TokenId>& ids, std::ostream& file) {
   const auto cache =
       make_cache(model.config, parse_plan("f32", model.config), CacheMode::off, exec);
   Decoder decoder(model, exec);
@@ -120,14 +98,10 @@ int write_logits(const Arguments& arguments, const Model& model, const Exec& exe
                static_cast<std::streamsize>(logits.size_bytes()));
     at += count;
   }
-  if (!file.flush()) {
-    return complain("--logits " + arguments.logits + ": cannot be written", no_output);
-  }
   std::cout << "logits (" << tokens << ", " << model.config.vocabulary << "), float\n";
-  return after_flush(0);
 }
 
-int evaluate(const Arguments& arguments) {
+void evaluate(const Arguments& arguments) {
   const std::string path = arguments.model.empty() ? default_model() : arguments.model;
   std::error_code status;
   require(
@@ -135,9 +109,21 @@ int evaluate(const Arguments& arguments) {
       "no model: give one with --model FILE, or build the target llama_ab_model, which fetches ",
       "one to ", path);
   const std::string name = std::filesystem::path(path).filename().string();
-  for (const std::string& output : {arguments.json, arguments.logits, arguments.calibrate}) {
-    require(output.empty() || (!same_file(path, output) && !same_file(arguments.text, output)),
-            ErrorCode::invalid_argument, output, ": is an input file, expected another one");
+  const program::OutputFile json("--json", arguments.json);
+  const program::OutputFile logits("--logits", arguments.logits);
+  const program::OutputFile calibrated("--calibrate", arguments.calibrate);
+  json.require_not(calibrated);
+  for (const program::OutputFile* output : {&json, &logits, &calibrated}) {
+    output->require_not(path);
+    output->require_not(arguments.text);
+    for (const std::string& plan : arguments.plans) {
+      output->require_not(plan);
+    }
+    for (const std::string& cache : arguments.caches) {
+      if (cache.starts_with('@')) {
+        output->require_not(cache.substr(1, cache.find('+') - 1));
+      }
+    }
   }
   const std::string text = read_text(arguments.text);
   const MappedFile mapped(path);
@@ -160,6 +146,9 @@ int evaluate(const Arguments& arguments) {
   require(arguments.calibrate.empty() || budget.codec.has_value(), ErrorCode::invalid_argument,
           "--budget ", turboquant::detail::in_quotes(arguments.budget), ": expected a preset");
   const CacheMode mode = turboquant::parse_cache_mode(arguments.mode);
+  require(arguments.shadow == 0 || mode == CacheMode::capture_only, ErrorCode::invalid_argument,
+          "--shadow is ", arguments.shadow, " in mode ", arguments.mode,
+          ", expected --mode capture_only");
   const std::vector<TokenId> all = tokenizer.encode(text);
   const std::int64_t wanted =
       arguments.tokens > 0 ? arguments.tokens : (arguments.full ? 8192 : 2048);
@@ -167,6 +156,8 @@ int evaluate(const Arguments& arguments) {
   require(wanted < available && wanted <= model.config.context, ErrorCode::out_of_range,
           "--tokens is ", wanted, ", expected at most ",
           (std::min)(available - 1, model.config.context), " (text and context of the model)");
+  require(arguments.decode <= wanted || !arguments.decode_given, ErrorCode::out_of_range,
+          "--decode is ", arguments.decode, ", expected at most the tokens to predict, ", wanted);
   const std::vector<TokenId> ids(all.begin(), all.begin() + wanted + 1);
   const std::int64_t rest = available - wanted - 1;
   require(arguments.calibrate.empty() || rest >= 128, ErrorCode::out_of_range,
@@ -188,17 +179,16 @@ int evaluate(const Arguments& arguments) {
             ", expected at most the model's ", model.config.context);
     haystacks.push_back(make_haystack(tokenizer, all, context, arguments.seed));
   }
-  if (!arguments.json.empty()) {
-    std::ofstream json(arguments.json, std::ios::app);
-    if (!json) {
-      return complain("--json " + arguments.json + ": cannot be opened for writing", no_output);
-    }
+  for (const program::OutputFile* output : {&json, &logits, &calibrated}) {
+    output->require_writable();
   }
 
   const turboquant::KokkosScope kokkos({.num_threads = arguments.threads});
   const Exec exec;
-  if (!arguments.logits.empty()) {
-    return write_logits(arguments, model, exec, {ids.begin(), ids.end() - 1});
+  if (logits.wanted()) {
+    return logits.write([&](std::ostream& out) {
+      write_logits(arguments, model, exec, {ids.begin(), ids.end() - 1}, out);
+    });
   }
   if (!arguments.calibrate.empty()) {
     const auto begin = all.begin() + wanted + 1;
@@ -217,7 +207,7 @@ int evaluate(const Arguments& arguments) {
     try {
       turboquant::save_bit_plan(arguments.calibrate, allocation.plan);
     } catch (const turboquant::Error& error) {
-      return complain(error.what(), no_output);
+      throw program::OutputError(error.what());
     }
     std::cout << "plan of " << allocation.bytes << " bytes a token, from " << prompt.size()
               << " tokens behind those predicted\n"
@@ -226,7 +216,11 @@ int evaluate(const Arguments& arguments) {
     plans.push_back(parse_plan("@" + arguments.calibrate, model.config));
   }
   nlohmann::ordered_json report;
+  report["version"] = std::to_string(TURBOQUANT_VERSION_MAJOR) + "." +
+                      std::to_string(TURBOQUANT_VERSION_MINOR) + "." +
+                      std::to_string(TURBOQUANT_VERSION_PATCH);
   report["command"] = arguments.command;
+  report["seed"] = arguments.seed;
   report["model"] = name;
   report["text"] = std::filesystem::path(arguments.text).filename().string();
   report["mode"] = arguments.mode;
@@ -243,6 +237,12 @@ int evaluate(const Arguments& arguments) {
                                                               .shadow = arguments.shadow});
   std::cout << perplexity_text(rows) << '\n' << std::flush;
   report["perplexity"] = perplexity_json(rows);
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (!plans[i].exact() && wanted <= plans[i].window + plans[i].sinks) {
+      std::cout << plans[i].name << ": all " << wanted << " tokens are in the exact window of "
+                << plans[i].window << "; nothing is compressed\n";
+    }
+  }
   for (const PerplexityRow& row : rows) {
     if (row.shadow.sampled_steps > 0) {
       std::cout << row.cache << ": attention beside the engine's, " << row.shadow.to_text() << '\n';
@@ -263,17 +263,12 @@ int evaluate(const Arguments& arguments) {
   std::cout << perplexity_legend << (needles.empty() ? "" : needles_legend)
             << "peak memory   of the process, all caches at once: " << resident / 1'000'000
             << " MB\n";
-  if (const int code = after_flush(0); code != 0) {
-    return code;
+  program::flush_output();
+  if (json.wanted()) {
+    json.write([&](std::ostream& out) {
+      out << report.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
+    });
   }
-  if (!arguments.json.empty()) {
-    std::ofstream json(arguments.json, std::ios::trunc);
-    json << report.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
-    if (!json.flush()) {
-      return complain("--json " + arguments.json + ": cannot be written", no_output);
-    }
-  }
-  return 0;
 }
 
 }  // namespace
@@ -285,74 +280,88 @@ int main(int argc, char** argv) {
   }
   CLI::App app(
       "Perplexity, memory, speed and recall of a language model with each kind of KV cache");
+  const CLI::Validator file = program::file_name();
   app.add_option("--model", arguments.model,
-                 "GGUF file of a Llama model (default: what the target llama_ab_model fetched)");
-  app.add_option("--text", arguments.text, "text to predict (default: a text of this repository)");
-  app.add_option("--cache", arguments.caches,
-                 std::string("may be repeated: ") + std::string(plan_help))
-      ->expected(1)
-      ->take_all();
-  app.add_option("--plan", arguments.plans, "a bit plan to evaluate, JSON; may be repeated")
-      ->expected(1)
-      ->take_all();
-  app.add_option("--calibrate", arguments.calibrate,
-                 "measure which layers need their bits, write the best plan to this file, and "
-                 "evaluate it");
+                 "GGUF file of a Llama model (default: what the target llama_ab_model fetched)")
+      ->check(file);
+  app.add_option("--text", arguments.text, "text to predict (default: a text of this repository)")
+      ->check(file);
+  CLI::Option* const caches =
+      app.add_option("--cache", arguments.caches,
+                     std::string("may be repeated: ") + std::string(plan_help))
+          ->expected(1)
+          ->take_all();
+  CLI::Option* const plans =
+      app.add_option("--plan", arguments.plans, "a bit plan to evaluate, JSON; may be repeated")
+          ->check(file)
+          ->expected(1)
+          ->take_all();
+  CLI::Option* const calibrate =
+      app.add_option("--calibrate", arguments.calibrate,
+                     "measure which layers need their bits, write the best plan to this file, and "
+                     "evaluate it")
+          ->check(file);
   app.add_option("--budget", arguments.budget, "of --calibrate: no more bytes than this preset")
+      ->needs(calibrate)
       ->capture_default_str();
   app.add_option("--measure", arguments.measure,
                  "of --calibrate: predictions of the model or attention outputs of layers")
       ->check(CLI::IsMember({"predictions", "attention"}))
+      ->needs(calibrate)
       ->capture_default_str();
-  app.add_option("--shadow", arguments.shadow,
-                 "in mode capture_only, compare this share of the decode steps, 0 to 1")
-      ->check(CLI::Range(0.0, 1.0));
+  CLI::Option* const shadow =
+      app.add_option("--shadow", arguments.shadow,
+                     "in mode capture_only, compare this share of the decode steps, 0 to 1")
+          ->check(CLI::Range(0.0, 1.0));
   app.add_option("--mode", arguments.mode, "off, capture_only, hybrid or full_tq")
       ->capture_default_str();
-  const CLI::Range counts(std::int64_t{1}, std::int64_t{1} << 20U);
+  constexpr std::int64_t most = std::int64_t{1} << 20U;
+  const CLI::Validator counts = program::integer<std::int64_t>(1, most);
   app.add_option("--tokens", arguments.tokens, "tokens to predict (default: 2048, --full 8192)")
       ->check(counts);
   app.add_option("--chunk", arguments.chunk, "tokens of a prefill step")
       ->check(counts)
       ->capture_default_str();
-  app.add_option("--decode", arguments.decode, "of the tokens, so many last ones one by one")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 20U))
+  const CLI::Option* const decode =
+      app.add_option("--decode", arguments.decode,
+                     "of the tokens, so many last ones one by one (default: 64, or all)")
+          ->check(program::integer<std::int64_t>(0, most));
+  CLI::Option* const contexts =
+      app.add_option("--context", arguments.contexts,
+                     "context of a needle test; may be repeated; 0 for none (default: 2048, --full "
+                     "4096 and 8192 too)")
+          ->check(program::integer<std::int64_t>(0, most))
+          ->expected(1)
+          ->take_all();
+  app.add_option("--seed", arguments.seed, "of the hidden facts")
+      ->check(program::integer<std::uint64_t>())
       ->capture_default_str();
-  app.add_option("--context", arguments.contexts,
-                 "context of a needle test; may be repeated; 0 for none (default: 2048, --full "
-                 "4096 and 8192 too)")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 20U))
-      ->expected(1)
-      ->take_all();
-  app.add_option("--seed", arguments.seed, "of the hidden facts")->capture_default_str();
-  app.add_option("--threads", arguments.threads, "host threads (default: all)")
-      ->check(CLI::Range(1, 1024));
-  app.add_option("--json", arguments.json, "also write the results to this file");
-  app.add_option("--logits", arguments.logits,
-                 "only write the logits of every token with float rows to this file");
+  app.add_option("--threads", arguments.threads,
+                 "host threads (default: all; on a busy machine, waiting threads cost the others "
+                 "their time unless the environment has OMP_WAIT_POLICY=passive)")
+      ->check(program::integer<int>(1, 1024));
+  CLI::Option* const json =
+      app.add_option("--json", arguments.json, "also write the results to this file")->check(file);
+  CLI::Option* const logits =
+      app.add_option("--logits", arguments.logits,
+                     "only write the logits of every token with float rows to this file")
+          ->check(file);
   bool is_quick = false;
   CLI::Option* const quick = app.add_flag("--quick", is_quick, "a few minutes (default)");
   app.add_flag("--full", arguments.full, "all presets, 8,192 tokens")->excludes(quick);
-  app.add_flag("--list", arguments.list, "list the presets and exit");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) {
-      return after_flush(app.exit(error));
-    }
-    return complain(std::string(error.what()) + " (--help lists the arguments)", wrong_input);
+  for (CLI::Option* const other : {caches, plans, calibrate, shadow, contexts, json}) {
+    logits->excludes(other);
   }
-  if (arguments.list) {
+  const CLI::Option* const list =
+      app.add_flag("--list", arguments.list, "list the presets and exit; takes no other argument");
+  return program::run("llama_ab", app, argc, argv, [&] {
+    if (!arguments.list) {
+      arguments.decode_given = decode->count() > 0;
+      return evaluate(arguments);
+    }
+    program::require_alone(app, list);
     for (const turboquant::CacheCodec& preset : turboquant::cache_presets) {
       std::cout << std::left << std::setw(20) << preset.name << ' ' << preset.summary << '\n';
     }
-    return after_flush(0);
-  }
-  try {
-    return evaluate(arguments);
-  } catch (const std::bad_alloc&) {
-    return complain("not enough memory", wrong_input);
-  } catch (const std::exception& error) {
-    return complain(error.what(), wrong_input);
-  }
+  });
 }

@@ -7,11 +7,10 @@
 
 #include "kv_report/capture.hpp"
 #include "kv_report/progress.hpp"
+#include "program/program.hpp"
 #include "streaming_decode/exact_attention.hpp"
 
 #include <turboquant/runtime/cache_manager.hpp>
-
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -160,7 +159,7 @@ std::vector<Line> stream(const kv_report::Capture& capture, const Arguments& arg
   return lines;
 }
 
-int run(const Arguments& arguments) {
+void run(const Arguments& arguments) {
   const kv_report::Capture capture = kv_report::load_capture(arguments.file, {});
   for (const kv_report::LayerCapture& layer : capture.layers) {
     turboquant::require(layer.query_heads > 0, turboquant::ErrorCode::format, arguments.file,
@@ -211,11 +210,6 @@ int run(const Arguments& arguments) {
       "dense.\n"
       "error: relative L2 distance of the attention output from double precision over dense rows,\n"
       "all layers and query heads together.\n");
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    std::cerr << "streaming_decode: the output cannot be written\n";
-    return 1;
-  }
-  return 0;
 }
 
 }  // namespace
@@ -232,19 +226,5 @@ int main(int argc, char** argv) {
   app.add_option("--every", arguments.every, "tokens between two lines")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30U))
       ->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) {
-      return app.exit(error);
-    }
-    std::cerr << "streaming_decode: " << error.what() << " (--help lists the arguments)\n";
-    return 2;
-  }
-  try {
-    return run(arguments);
-  } catch (const std::exception& error) {
-    std::cerr << "streaming_decode: " << error.what() << '\n';
-    return 2;
-  }
+  return program::run("streaming_decode", app, argc, argv, [&] { run(arguments); });
 }

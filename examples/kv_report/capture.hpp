@@ -10,6 +10,7 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <iostream>
 #include <map>
 #include <optional>
 #include <span>
@@ -238,6 +239,20 @@ inline Capture load_capture(const std::string& path, const std::vector<int>& cho
     detail::load(file, layers.at(layer.layer), positions, layer);
   }
   return capture;
+}
+
+/// Names tensors of a file that the program has no use for.
+inline void print_unused(const std::vector<std::string>& tensors) {
+  constexpr std::size_t shown = 5;
+  if (tensors.empty()) {
+    return;
+  }
+  std::cout << "not used      " << tensors.size()
+            << (tensors.size() == 1 ? " tensor: " : " tensors: ");
+  for (std::size_t i = 0; i < std::min(shown, tensors.size()); ++i) {
+    std::cout << (i == 0 ? "" : ", ") << tensors[i];
+  }
+  std::cout << (tensors.size() > shown ? ", ...\n" : "\n");
 }
 
 }  // namespace kv_report

@@ -4,6 +4,8 @@
 
 #include "report.hpp"
 
+#include "../program/table.hpp"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -11,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <iomanip>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -73,18 +74,10 @@ inline std::vector<std::string> cells(const Row& row) {
 
 /// One table, headed by a line that says what it is of.
 inline std::string table_text(const Section& section) {
-  const std::vector<std::string> titles{
-      "preset",    "B/token-head", "x bf16", "bytes",   "key cos", "key MSE", "value cos",
-      "value MSE", "logit sd",     "out L2", "out cos", "KL",      "top-1"};
-  std::vector<std::vector<std::string>> lines{titles};
+  program::Table table({"preset", "B/token-head", "x bf16", "bytes", "key cos", "key MSE",
+                        "value cos", "value MSE", "logit sd", "out L2", "out cos", "KL", "top-1"});
   for (const Row& row : section.rows) {
-    lines.push_back(detail::cells(row));
-  }
-  std::vector<std::size_t> widths(titles.size());
-  for (const auto& line : lines) {
-    for (std::size_t i = 0; i < line.size(); ++i) {
-      widths[i] = std::max(widths[i], line[i].size());
-    }
+    table.add(detail::cells(row));
   }
   std::ostringstream text;
   if (section.layer) {
@@ -94,13 +87,7 @@ inline std::string table_text(const Section& section) {
   }
   text << ": " << section.token_heads << " token-heads, " << section.bf16_bytes
        << " bytes in bf16, " << section.attention_rows << " attention rows\n";
-  for (const auto& line : lines) {
-    text << std::left << std::setw(static_cast<int>(widths[0])) << line[0] << std::right;
-    for (std::size_t i = 1; i < line.size(); ++i) {
-      text << "  " << std::setw(static_cast<int>(widths[i])) << line[i];
-    }
-    text << '\n';
-  }
+  table.print(text);
   return text.str();
 }
 

@@ -10,6 +10,7 @@
 #include <turboquant/runtime/bit_plan_layers.hpp>
 #include <turboquant/runtime/layer_options.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -75,7 +76,8 @@ inline constexpr std::string_view plan_help =
     "bf16, f32, a preset or @FILE (a bit plan), then any of: +kb=2|3|4 key bits, +vb=2|3|4 value "
     "bits, +mse or +qjl keys, +rotated values, +g=N value group, "
     "+rule=plain|unit|least_squares|unbiased of keys, +vrule=... of rotated values, +mean of the "
-    "keys of a tile, +seed=N, +window=N, +sinks=N, +first=N and +last=N exact layers";
+    "keys of a tile, +seed=N, +window=N exact newest tokens (128), +sinks=N exact first ones, "
+    "+first=N and +last=N exact layers";
 
 namespace detail {
 
@@ -202,6 +204,7 @@ inline bool change_codec(turboquant::TileCodecOptions& codec, const PlanItem& it
   std::size_t at = text.find('+');
   const std::string_view base = text.substr(0, at);
   plan.single_precision = base == "f32";
+  std::vector<std::string_view> seen;
   if (base.substr(0, 1) == "@") {
     plan.bits = turboquant::load_bit_plan(std::string(base.substr(1)));
     require(static_cast<std::int64_t>(plan.bits->layers.size()) == config.layers,
@@ -216,14 +219,34 @@ inline bool change_codec(turboquant::TileCodecOptions& codec, const PlanItem& it
     const detail::PlanItem item(text.substr(begin, at == std::string_view::npos ? at : at - begin));
     require(!plan.exact(), ErrorCode::invalid_argument, "--cache: ", in_quotes(text),
             ": exact rows take no changes");
+    // What a change is about: of mse, qjl and so on there can be one.
+    const std::string_view about = item.text == "mse" || item.text == "qjl"    ? "keys"
+                                   : item.text == "rotated" || item.key == "g" ? "values"
+                                                                               : item.key;
+    require(std::find(seen.begin(), seen.end(), about) == seen.end(), ErrorCode::invalid_argument,
+            "--cache: ", in_quotes(text), ": ", in_quotes(item.text),
+            " changes what another change has set");
+    seen.push_back(about);
     const bool known =
         detail::change_cache(plan, item) || (plan.codec && detail::change_codec(*plan.codec, item));
     require(known, ErrorCode::invalid_argument, "--cache: ", in_quotes(item.text), " is unknown",
             plan.codec ? "" : " or not for a bit plan", "; expected ", plan_help);
   }
+  const auto changed = [&](std::string_view about) {
+    return std::find(seen.begin(), seen.end(), about) != seen.end();
+  };
   if (plan.codec) {
-    turboquant::require_supported(plan.codec->format);
+    const turboquant::TileFormat& format = plan.codec->format;
+    turboquant::require_supported(format);
+    require(!changed("rule") || format.key_codec == turboquant::KeyCodec::mse,
+            ErrorCode::invalid_argument, "--cache: ", in_quotes(text), ": +rule is for mse keys");
+    require(!changed("vrule") || format.value_codec == turboquant::ValueCodec::codebook,
+            ErrorCode::invalid_argument, "--cache: ", in_quotes(text),
+            ": +vrule is for rotated values");
   }
+  require(plan.exact_first + plan.exact_last <= config.layers, ErrorCode::out_of_range,
+          "--cache: ", in_quotes(text), ": ", plan.exact_first + plan.exact_last,
+          " layers stay exact, expected at most the model's ", config.layers);
   return plan;
 }
 

@@ -142,7 +142,8 @@ namespace detail {
       sums += compare_logits(
           exec,
           std::span(truth).subspan(static_cast<std::size_t>(at * config.vocabulary), logits.size()),
-          logits, ids.subspan(static_cast<std::size_t>(at) + 1, static_cast<std::size_t>(count)));
+          logits, ids.subspan(static_cast<std::size_t>(at) + 1, static_cast<std::size_t>(count)),
+          "--calibrate", at);
       progress.advance(count);
     }
     return std::max(sums.kl(), 0.0);

@@ -82,17 +82,17 @@ class GgufFile {
   [[nodiscard]] std::int64_t integer(std::string_view key, std::int64_t least,
                                      std::int64_t most) const {
     const GgufValue& value = find(key);
-    std::int64_t number = -1;
-    bool fits = false;
-    if (const auto* const wide = std::get_if<std::uint64_t>(&value)) {
-      fits = *wide <= static_cast<std::uint64_t>(INT64_MAX);
-      number = fits ? static_cast<std::int64_t>(*wide) : 0;
-    } else if (const auto* const narrow = std::get_if<std::int64_t>(&value)) {
-      fits = true;
-      number = *narrow;
-    }
-    require(fits && number >= least && number <= most, ErrorCode::format, name_, ": ",
-            turboquant::detail::in_quotes(key), fits ? " is " : " is no integer, read as ", number,
+    const auto* const wide = std::get_if<std::uint64_t>(&value);
+    const auto* const narrow = std::get_if<std::int64_t>(&value);
+    require(wide != nullptr || narrow != nullptr, ErrorCode::format, name_, ": ",
+            turboquant::detail::in_quotes(key), " is no integer, expected ", least, " to ", most);
+    constexpr auto largest = static_cast<std::uint64_t>(INT64_MAX);
+    const bool beyond = wide != nullptr && *wide > largest;
+    const std::int64_t number = narrow != nullptr ? *narrow
+                                : beyond          ? INT64_MAX
+                                                  : static_cast<std::int64_t>(*wide);
+    require(!beyond && number >= least && number <= most, ErrorCode::format, name_, ": ",
+            turboquant::detail::in_quotes(key), " is ", beyond ? "at least " : "", number,
             ", expected ", least, " to ", most);
     return number;
   }

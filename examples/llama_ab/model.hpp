@@ -118,6 +118,19 @@ namespace detail {
     require(!file.has(key) || file.integer(key, 0, INT64_MAX) == 0, ErrorCode::unsupported,
             file.name(), ": ", key, " is not 0, expected a dense model with full attention");
   }
+  // What would change the numbers and is not there.
+  const auto neutral = [&](const char* key, double value) {
+    require(!file.has(key) || file.number(key) == value, ErrorCode::unsupported, file.name(), ": ",
+            key, " is set, expected ", value, " or nothing");
+  };
+  neutral("llama.rope.scaling.factor", 1);
+  neutral("llama.rope.scale_linear", 1);
+  neutral("llama.attention.scale", 0);
+  neutral("llama.attn_logit_softcapping", 0);
+  neutral("llama.final_logit_softcapping", 0);
+  neutral("llama.logit_scale", 1);
+  neutral("llama.embedding_scale", 1);
+  neutral("llama.residual_scale", 1);
   return config;
 }
 

@@ -95,9 +95,11 @@ inline constexpr std::array<std::string_view, 10> needle_facts{
     taken += static_cast<std::int64_t>(needle.size());
   }
   const std::int64_t straw = context - room - taken;
-  require(straw >= 20 && straw <= static_cast<std::int64_t>(filler.size()), ErrorCode::out_of_range,
-          "needles: a context of ", context, " tokens needs ", straw,
-          " tokens of text, expected 20 to ", filler.size());
+  const std::int64_t shortest = room + taken + 20;
+  const std::int64_t longest = room + taken + static_cast<std::int64_t>(filler.size());
+  require(context >= shortest && context <= longest, ErrorCode::out_of_range,
+          "needles: context is ", context, ", expected ", shortest, " to ", longest,
+          " tokens: facts, answers and the tokens of the text");
   // Needle i after (i + 1/2) tenths of the text, the string after half of it.
   std::size_t used = 0;
   const auto fill_to = [&](std::int64_t end) {

@@ -83,10 +83,14 @@ struct PerplexityOptions {
 namespace detail {
 
 /// Compares rows of logits, in order, whatever the number of threads.
-/// @param next (rows) the tokens that came
+/// @param next  (rows) the tokens that came
+/// @param name  of the other cache, for messages
+/// @param first number of the first row
+/// @throws turboquant::Error(non_finite)
 [[nodiscard]] inline PredictionSums compare_logits(const Exec& exec, std::span<const float> exact,
                                                    std::span<const float> other,
-                                                   std::span<const TokenId> next) {
+                                                   std::span<const TokenId> next,
+                                                   const std::string& name, std::int64_t first) {
   const std::size_t vocabulary = exact.size() / next.size();
   std::vector<LogitDistance> distances(next.size());
   Kokkos::parallel_for(
@@ -104,6 +108,9 @@ namespace detail {
     const std::size_t at = row * vocabulary + static_cast<std::size_t>(next[row]);
     const double loss = distance.other_log_sum - static_cast<double>(other[at]);
     const double gain = loss - (distance.exact_log_sum - static_cast<double>(exact[at]));
+    require(std::isfinite(loss) && std::isfinite(gain) && std::isfinite(distance.divergence),
+            ErrorCode::non_finite, name, ": the logits of prediction ",
+            first + static_cast<std::int64_t>(row), " are not finite");
     ++sums.count;
     sums.loss += loss;
     sums.gain += gain;
@@ -153,12 +160,14 @@ namespace detail {
       return logits;
     };
     const std::span<const float> truth = take(exact, *reference, rows[0]);
-    (decode ? rows[0].decode : rows[0].prefill) += detail::compare_logits(exec, truth, truth, next);
+    (decode ? rows[0].decode : rows[0].prefill) +=
+        detail::compare_logits(exec, truth, truth, next, rows[0].cache, at);
     progress.advance(count);
     for (std::size_t i = 0; i < caches.size(); ++i) {
       PerplexityRow& row = rows[i + 1];
       const std::span<const float> logits = take(other, *caches[i], row);
-      (decode ? row.decode : row.prefill) += detail::compare_logits(exec, truth, logits, next);
+      (decode ? row.decode : row.prefill) +=
+          detail::compare_logits(exec, truth, logits, next, row.cache, at);
       progress.advance(count);
     }
     at += count;

@@ -5,6 +5,8 @@
 #include "needles.hpp"
 #include "perplexity.hpp"
 
+#include "../program/table.hpp"
+
 #include <nlohmann/json.hpp>
 
 #include <sys/resource.h>
@@ -40,22 +42,9 @@ namespace detail {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
 }
 
-/// Right-aligned columns under their titles, the first one left-aligned.
-[[nodiscard]] inline std::string table(const std::vector<std::vector<std::string>>& lines) {
-  std::vector<std::size_t> widths(lines.front().size());
-  for (const auto& line : lines) {
-    for (std::size_t i = 0; i < line.size(); ++i) {
-      widths[i] = std::max(widths[i], line[i].size());
-    }
-  }
+[[nodiscard]] inline std::string text_of(const program::Table& table) {
   std::ostringstream text;
-  for (const auto& line : lines) {
-    text << std::left << std::setw(static_cast<int>(widths[0])) << line[0] << std::right;
-    for (std::size_t i = 1; i < line.size(); ++i) {
-      text << "  " << std::setw(static_cast<int>(widths[i])) << line[i];
-    }
-    text << '\n';
-  }
+  table.print(text);
   return text.str();
 }
 
@@ -63,22 +52,21 @@ namespace detail {
 
 [[nodiscard]] inline std::string perplexity_text(const std::vector<PerplexityRow>& rows) {
   using detail::fixed;
-  std::vector<std::vector<std::string>> lines{{"cache", "perplexity", "delta", "+-", "KL", "top-1",
-                                               "KV bytes", "x bf16", "prefill t/s", "decode t/s",
-                                               "decode KL"}};
+  program::Table table({"cache", "perplexity", "delta", "+-", "KL", "top-1", "KV bytes", "x bf16",
+                        "prefill t/s", "decode t/s", "decode KL"});
   for (const PerplexityRow& row : rows) {
     const PredictionSums sums = row.all();
-    lines.push_back({row.cache, fixed(sums.perplexity(), 4), fixed(100 * sums.delta(), 2, "%"),
-                     fixed(100 * sums.delta_error(), 2, "%"), fixed(sums.kl(), 5),
-                     fixed(100 * sums.top1(), 2, "%"), std::to_string(row.bytes),
-                     fixed(static_cast<double>(rows.front().bytes) /
-                               static_cast<double>(std::max<std::size_t>(row.bytes, 1)),
-                           2),
-                     fixed(detail::rate(row.prefill.count, row.prefill_seconds), 0),
-                     fixed(detail::rate(row.decode.count, row.decode_seconds), 1),
-                     fixed(row.decode.kl(), 5)});
+    table.add({row.cache, fixed(sums.perplexity(), 4), fixed(100 * sums.delta(), 2, "%"),
+               fixed(100 * sums.delta_error(), 2, "%"), fixed(sums.kl(), 5),
+               fixed(100 * sums.top1(), 2, "%"), std::to_string(row.bytes),
+               fixed(static_cast<double>(rows.front().bytes) /
+                         static_cast<double>(std::max<std::size_t>(row.bytes, 1)),
+                     2),
+               fixed(detail::rate(row.prefill.count, row.prefill_seconds), 0),
+               fixed(detail::rate(row.decode.count, row.decode_seconds), 1),
+               fixed(row.decode.kl(), 5)});
   }
-  return detail::table(lines);
+  return detail::text_of(table);
 }
 
 inline constexpr const char* perplexity_legend =
@@ -90,18 +78,17 @@ inline constexpr const char* perplexity_legend =
     "decode        the last tokens, one by one\n";
 
 [[nodiscard]] inline std::string needles_text(const std::vector<NeedleRow>& rows) {
-  std::vector<std::vector<std::string>> lines{
-      {"cache", "context", "hits of 10", "by depth", "copied", "answer loss"}};
+  program::Table table({"cache", "context", "hits of 10", "by depth", "copied", "answer loss"});
   for (const NeedleRow& row : rows) {
     std::string depths;
     for (const bool hit : row.hits) {
       depths += hit ? 'x' : '.';
     }
-    lines.push_back({row.cache, std::to_string(row.context), std::to_string(row.num_hits()), depths,
-                     std::to_string(row.copied) + "/" + std::to_string(row.copy_tokens),
-                     detail::fixed(row.answer_loss, 4)});
+    table.add({row.cache, std::to_string(row.context), std::to_string(row.num_hits()), depths,
+               std::to_string(row.copied) + "/" + std::to_string(row.copy_tokens),
+               detail::fixed(row.answer_loss, 4)});
   }
-  return detail::table(lines);
+  return detail::text_of(table);
 }
 
 inline constexpr const char* needles_legend =

@@ -35,6 +35,9 @@ class Tokenizer {
     require(pre == "smollm" || pre == "gpt-2", ErrorCode::unsupported, file.name(),
             ": the pre-tokenizer is ", turboquant::detail::in_quotes(pre),
             ", expected 'smollm' or 'gpt-2'");
+    constexpr std::string_view bos = "tokenizer.ggml.add_bos_token";
+    require(!file.has(bos) || !file.get<bool>(bos), ErrorCode::unsupported, file.name(), ": ", bos,
+            " is true, expected a model that takes text without a first token");
     single_digits_ = pre == "smollm";
     make_glyphs();
     const GgufArray& tokens = file.get<GgufArray>("tokenizer.ggml.tokens");

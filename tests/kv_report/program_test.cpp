@@ -391,8 +391,8 @@ TEST_CASE("a wrong path or argument gets exit code 2 and one clear line") {
       {{good, "--preset", "k9"}, "--preset 'k9': expected one of bf16, turboquant_k8v4"},
       {{good, "--preset", ""}, "--preset ''"},
       {{good, "--seed", "-1"}, "--seed"},
-      {{good, "--seed", "1.5"}, "--seed '1.5': expected an integer"},
-      {{good, "--seed", "18446744073709551616"}, "--seed '18446744073709551616': expected"},
+      {{good, "--seed", "1.5"}, "--seed: \"1.5\", expected an integer"},
+      {{good, "--seed", "18446744073709551616"}, "--seed: \"18446744073709551616\", expected"},
       {{good, "--seed", ""}, "--seed"},
       {{good, "--sm-scale", "nan"}, "--sm-scale is nan, expected more than 0 and at most 1000000"},
       {{good, "--sm-scale", "0"}, "--sm-scale is 0, expected"},
@@ -470,7 +470,7 @@ TEST_CASE("the report never overwrites its input, under whatever name") {
       CHECK(result.exit_code == 2);
       CHECK(result.output.empty());
       CHECK(result.one_error_line());
-      CHECK(result.errors.find("--json " + output + ": is the input file") != std::string::npos);
+      CHECK(result.errors.find("--json " + output + ": is an input file") != std::string::npos);
       CHECK(contents(path) == bytes);
     }
   }

@@ -413,7 +413,7 @@ TEST_CASE("haystacks hold every needle once, and answers follow their questions"
                             static_cast<void>(
                                 make_haystack(tokenizer, std::span(filler).first(100), 3000, 1));
                           }),
-                 "needs"));
+                 "needles: context is 3000, expected "));
 }
 
 TEST_CASE("questions go to forks and are judged token by token") {

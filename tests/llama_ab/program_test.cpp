@@ -7,6 +7,7 @@
 
 #include <io/safetensors_writer.hpp>
 #include <support/error_of.hpp>
+#include <turboquant/model/hf_bit_plan.hpp>
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
@@ -75,6 +76,10 @@ std::string some_text(const TemporaryDirectory& directory) {
     text += "the cab that ate the abba, line " + std::to_string(i) + "\n";
   }
   return directory.write("text.txt", text);
+}
+
+std::string contents_of_plan() {
+  return turboquant::to_json(turboquant::uniform_plan(SmallModel{}.layers, {}));
 }
 
 }  // namespace
@@ -195,6 +200,31 @@ TEST_CASE("wrong arguments and files") {
           "--measure");
   refused(with({"--tokens", "100", "--calibrate", model}), "is an input file");
   refused(with({"--tokens", "100", "--shadow", "2"}), "--shadow");
+  const std::string plan = directory.write("plan.json", contents_of_plan());
+  for (const char* output : {"--json", "--calibrate"}) {
+    refused(with({"--tokens", "100", "--plan", plan, output, plan}), "is an input file");
+    refused(with({"--tokens", "100", "--cache", "@" + plan + "+mean", output, plan}),
+            "is an input file");
+    refused(with({output, ""}), "expected the name of a file");
+  }
+  refused(with({"--plan", plan, "--logits", plan}), "--plan excludes --logits");
+  CHECK(contents(plan) == contents_of_plan());
+  refused(with({"--tokens", "100", "--calibrate", directory.file("p"), "--json",
+                directory.file("./p")}),
+          "expected two files");
+  refused(with({"--tokens", "100", "--shadow", "0.5"}), "expected --mode capture_only");
+  refused(with({"--tokens", "8", "--decode", "9"}), "--decode is 9, expected at most");
+  refused(with({"--tokens", "100", "--budget", "tq_k3v3"}), "--budget requires --calibrate");
+  refused(with({"--seed", "-1"}), "expected an integer from 0 to 18446744073709551615");
+  refused(with({"--seed", "18446744073709551616"}), "expected an integer from 0");
+  refused(with({"--logits", "l", "--json", "j"}), "excludes");
+  refused(with({"--list"}), "--list is given with");
+  for (const char* cache : {"tq_k3v4+kb=2+kb=3", "tq_k3v4+mean+mean", "tq_k3v4+rotated+g=32"}) {
+    refused(with({"--tokens", "100", "--cache", cache}), "changes what another change has set");
+  }
+  refused(with({"--tokens", "100", "--cache", "tq_k3v4+vrule=plain"}), "+vrule is for rotated");
+  refused(with({"--tokens", "100", "--cache", "turboquant_k8v4+rule=plain"}), "+rule is for mse");
+  refused(with({"--tokens", "100", "--cache", "tq_k3v4+first=99"}), "99 layers stay exact");
   refused(with({"--quick", "--full"}), "--help lists the arguments");
   refused(with({"--frobnicate"}), "--help lists the arguments");
   CHECK(run(directory, with({"--tokens", "100", "--json", directory.file("no/such/folder")}))

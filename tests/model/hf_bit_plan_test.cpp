@@ -266,3 +266,32 @@ TEST_CASE("files: what cannot be written or read is an error and leaves what was
   }
   CHECK(entries == 2);  // no partial file is left
 }
+
+TEST_CASE("files: links, devices, permissions and other people's files") {
+  const Scratch scratch;
+  const BitPlan plan = uniform_plan(3, {.key_bits = 4, .value_bits = 2});
+  const std::filesystem::path file = scratch.path / "plan.json";
+  // The file behind a link is replaced, not the link.
+  const std::filesystem::path link = scratch.path / "link.json";
+  std::ofstream(file) << "old";
+  std::filesystem::create_symlink(file, link);
+  const auto mode = std::filesystem::perms::owner_read | std::filesystem::perms::owner_write;
+  std::filesystem::permissions(file, mode);
+  save_bit_plan(link, plan);
+  CHECK(std::filesystem::is_symlink(link));
+  CHECK(load_bit_plan(file) == plan);
+  CHECK(std::filesystem::status(file).permissions() == mode);
+  // Files that only look like ours stay.
+  for (const char* name : {"plan.json.partial", "plan.json.0.partial"}) {
+    std::ofstream(scratch.path / name) << "precious";
+  }
+  save_bit_plan(file, uniform_plan(1, {}));
+  CHECK(load_bit_plan(file) == uniform_plan(1, {}));
+  CHECK(contents(scratch.path / "plan.json.partial") == "precious");
+  CHECK(contents(scratch.path / "plan.json.0.partial") == "precious");
+  // A device stays one, and when it is full that is an error.
+  if (const std::filesystem::path full = "/dev/full"; std::filesystem::exists(full)) {
+    CHECK(mentions(error_of(ErrorCode::io, [&] { save_bit_plan(full, plan); }), "cannot write"));
+    CHECK(std::filesystem::is_character_file(full));
+  }
+}

@@ -174,21 +174,38 @@ TEST_CASE("scaling values by powers of two, or queries against sm_scale, changes
   CHECK(turboquant::measure_codec_errors(rows, codecs) == errors);
 }
 
-TEST_CASE("what is exact does not err") {
+TEST_CASE("a prompt that measures nothing is refused") {
   const Prompt prompt(4, small, 4, 70, {0, 10, 69});
-  const std::vector<double> none(9, 0.0);
   const auto codecs = turboquant::default_codec_choices();
-  CHECK(measure(prompt, codecs, {.exact_window = 70}) == none);
-  CHECK(measure(prompt, codecs, {.sinks = 70}) == none);
-  CHECK(measure(prompt, codecs, {.exact_window = 30, .sinks = 40}) == none);
-  CHECK(measure(prompt, codecs,
-                {.exact_window = std::numeric_limits<std::int64_t>::max(),
-                 .sinks = std::numeric_limits<std::int64_t>::max()}) == none);
-  CHECK(measure(prompt, codecs, {.exact_window = 30})[0] > 0);
-  const Prompt no_queries(4, small, 4, 70, {});
-  CHECK(measure(no_queries, codecs) == none);
-  const Prompt nothing(4, small, 4, 0, {});
-  CHECK(measure(nothing, codecs) == none);
+  constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
+  for (const auto& options :
+       {turboquant::CalibrationOptions{.exact_window = 70},
+        turboquant::CalibrationOptions{.sinks = 70},
+        turboquant::CalibrationOptions{.exact_window = 30, .sinks = 40},
+        turboquant::CalibrationOptions{.exact_window = largest, .sinks = largest}}) {
+    CHECK(error_of([&] {
+            static_cast<void>(measure(prompt, codecs, options));
+          }).find("expected fewer than the 70 that the last query sees") != std::string::npos);
+  }
+  CHECK(measure(prompt, codecs, {.exact_window = 30, .sinks = 39})[0] > 0);
+  for (const std::int64_t tokens : {70, 0}) {
+    const Prompt no_queries(4, small, 4, tokens, {});
+    CHECK(error_of([&] {
+            static_cast<void>(measure(no_queries, codecs));
+          }).find("query_positions is empty, expected at least one query") != std::string::npos);
+  }
+}
+
+TEST_CASE("queries that see exact tokens alone add no error") {
+  const Prompt late(4, small, 4, 70, {69});
+  const Prompt both(4, small, 4, 70, {10, 69});
+  const auto codecs = turboquant::default_codec_choices();
+  const std::vector<double> alone = measure(late, codecs, {.exact_window = 20});
+  const std::vector<double> diluted = measure(both, codecs, {.exact_window = 20});
+  for (std::size_t i = 0; i < codecs.size(); ++i) {
+    CHECK(diluted[i] > 0);
+    CHECK(diluted[i] < alone[i]);
+  }
 }
 
 TEST_CASE("measured errors make a plan") {

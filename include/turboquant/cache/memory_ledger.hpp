@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/base/error.hpp>
+#include <turboquant/device/lasting_view.hpp>
 #include <turboquant/device/runtime.hpp>
 
 #include <algorithm>
@@ -147,10 +148,11 @@ struct ChargedBytes {
   ChargedBytes(const std::shared_ptr<MemoryLedger>& ledger, MemoryKind kind, std::size_t bytes,
                const char* label)
       : entry(ledger, kind, bytes, label),
-        view(Kokkos::view_alloc(std::string(label), Kokkos::WithoutInitializing), bytes) {}
+        view(Kokkos::View<std::byte*, Space>(
+            Kokkos::view_alloc(std::string(label), Kokkos::WithoutInitializing), bytes)) {}
 
   LedgerEntry entry;
-  Kokkos::View<std::byte*, Space> view;
+  LastingView<Kokkos::View<std::byte*, Space>> view;
 };
 
 /// Uninitialised device bytes with shared ownership; freed and credited with the last owner.
@@ -163,7 +165,7 @@ template <class Space>
                                                         const char* label) {
   require_initialized(label);
   auto block = std::make_shared<ChargedBytes<Space>>(ledger, kind, round_up_bytes(bytes), label);
-  std::byte* const data = block->view.data();
+  std::byte* const data = block->view.get().data();
   return std::shared_ptr<std::byte>(std::move(block), data);
 }
 

@@ -2,6 +2,7 @@
 
 #include <turboquant/base/random.hpp>
 #include <turboquant/device/kokkos_compat.hpp>
+#include <turboquant/device/lasting_view.hpp>
 #include <turboquant/device/runtime.hpp>
 #include <turboquant/device/tile_format.hpp>
 #include <turboquant/math/hadamard_rotation.hpp>
@@ -122,13 +123,17 @@ class TileCodec {
     const std::size_t key_levels = builder.add(tables_.key_codebook.bits);
     const std::size_t value_levels = builder.add(tables_.value_codebook.bits);
 
-    floats_ = upload<float>("turboquant::TileCodec::floats", builder.floats);
-    words_ = upload<std::uint32_t>("turboquant::TileCodec::permutations", builder.words);
-    tables_.key_rotation = builder.transform(key_rotation, floats_.data(), words_.data());
-    tables_.sketch = builder.transform(sketch, floats_.data(), words_.data());
-    tables_.value_rotation = builder.transform(value_rotation, floats_.data(), words_.data());
-    point(tables_.key_codebook, key_levels);
-    point(tables_.value_codebook, value_levels);
+    const auto floats = upload<float>("turboquant::TileCodec::floats", builder.floats);
+    const auto words = upload<std::uint32_t>("turboquant::TileCodec::permutations", builder.words);
+    tables_.key_rotation = builder.transform(key_rotation, floats.data(), words.data());
+    tables_.sketch = builder.transform(sketch, floats.data(), words.data());
+    tables_.value_rotation = builder.transform(value_rotation, floats.data(), words.data());
+    point(tables_.key_codebook, floats.data() + key_levels);
+    point(tables_.value_codebook, floats.data() + value_levels);
+    const auto rounded = [](std::size_t bytes) { return (bytes + 7) / 8 * 8; };
+    bytes_ = rounded(floats.size() * sizeof(float)) + rounded(words.size() * sizeof(std::uint32_t));
+    floats_ = detail::LastingView(floats);
+    words_ = detail::LastingView(words);
   }
 
   [[nodiscard]] const TileCodecOptions& options() const noexcept { return options_; }
@@ -136,10 +141,7 @@ class TileCodec {
   /// Valid as long as this codec or a copy of it lives.
   [[nodiscard]] const TileTables& tables() const noexcept { return tables_; }
   /// Bytes allocated for the tables, which copies share.
-  [[nodiscard]] std::size_t bytes() const noexcept {
-    const auto rounded = [](std::size_t bytes) { return (bytes + 7) / 8 * 8; };
-    return rounded(floats_.size() * sizeof(float)) + rounded(words_.size() * sizeof(std::uint32_t));
-  }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
  private:
   /// Gathers all tables into one array of floats and one of words.
@@ -214,9 +216,9 @@ class TileCodec {
     return device;
   }
 
-  void point(KernelCodebook& codebook, std::size_t first) const noexcept {
+  static void point(KernelCodebook& codebook, const float* first) noexcept {
     if (codebook.bits > 0) {
-      codebook.levels = floats_.data() + first;
+      codebook.levels = first;
       codebook.boundaries =
           codebook.levels + (std::size_t{1} << static_cast<unsigned>(codebook.bits));
     }
@@ -224,8 +226,9 @@ class TileCodec {
 
   TileCodecOptions options_;
   TileTables tables_;
-  Kokkos::View<float*, MemorySpace> floats_;
-  Kokkos::View<std::uint32_t*, MemorySpace> words_;
+  detail::LastingView<Kokkos::View<float*, MemorySpace>> floats_;
+  detail::LastingView<Kokkos::View<std::uint32_t*, MemorySpace>> words_;
+  std::size_t bytes_ = 0;
 };
 
 }  // namespace turboquant

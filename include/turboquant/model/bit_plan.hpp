@@ -89,8 +89,8 @@ inline void require_valid(const LayerCodec& codec, const char* caller = "LayerCo
   }
   check_field(codec.value_bits >= 2 && codec.value_bits <= 4, "value_bits", codec.value_bits,
               "2, 3 or 4");
-  check_field(codec.value_group >= 0 && codec.value_group % 8 == 0, "value_group",
-              codec.value_group, "0 (the whole head) or a multiple of 8");
+  check_field(codec.value_group >= 0 && codec.value_group <= 1024 && codec.value_group % 8 == 0,
+              "value_group", codec.value_group, "0 (the whole head) or a multiple of 8 up to 1024");
   check_field(codec.value_group == 0 || codec.value_codec == ValueCodec::grouped, "value_group",
               codec.value_group, "0 for codebook values");
   check_field(!codec.norm_correction || codec.key_codec == KeyCodec::mse, "norm_correction", 1,

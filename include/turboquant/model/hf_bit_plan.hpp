@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
@@ -129,7 +130,9 @@ inline LayerCodec read_layer_codec(const char* caller, const nlohmann::json& obj
 /// Reads a plan from a file.
 /// @throws Error(io) when the file cannot be read, and what `parse_bit_plan` throws
 [[nodiscard]] inline BitPlan load_bit_plan(const std::filesystem::path& path) {
-  return parse_bit_plan(detail::read_json_text("load_bit_plan", path));
+  const std::string text = detail::read_json_text("load_bit_plan", path);
+  const ErrorContext context(path.string(), ": ");
+  return parse_bit_plan(text);
 }
 
 /// A plan as text, one layer a line; the same text always.
@@ -165,29 +168,77 @@ inline LayerCodec read_layer_codec(const char* caller, const nlohmann::json& obj
   return text + (plan.layers.empty() ? "]\n}\n" : "\n  ]\n}\n");
 }
 
-/// Writes a plan to a file, through a file `path`.partial beside it, so that a failed call leaves
-/// what was there.
+namespace detail {
+
+/// Writes text to a file that did not exist; the name is `path` with a number and ".partial".
+/// @return the file, or nothing where it cannot be written
+[[nodiscard]] inline std::optional<std::filesystem::path> write_beside(
+    const std::filesystem::path& path, const std::string& text) {
+  for (int number = 0; number < 1000; ++number) {
+    std::filesystem::path partial = path;
+    partial += "." + std::to_string(number) + ".partial";
+    std::FILE* const file = std::fopen(partial.string().c_str(), "wbx");
+    if (file != nullptr) {
+      const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+      if (std::fclose(file) == 0 && written) {
+        return partial;
+      }
+      std::error_code ignored;
+      std::filesystem::remove(partial, ignored);
+      return std::nullopt;
+    }
+    if (std::error_code error; !std::filesystem::exists(partial, error)) {
+      return std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Gives a file new contents; whether it succeeded. A regular file is replaced as a whole, also
+/// behind symbolic links, and keeps its permissions; devices and pipes are written to.
+[[nodiscard]] inline bool replace_contents(const std::filesystem::path& path,
+                                           const std::string& text) {
+  std::error_code error;
+  const std::filesystem::path target = std::filesystem::weakly_canonical(path, error);
+  if (error) {
+    return false;
+  }
+  const std::filesystem::file_status status = std::filesystem::status(target, error);
+  const bool exists = std::filesystem::exists(status);
+  if (exists) {
+    // Also refuses folders and files that may not be written.
+    std::ofstream stream(target, std::ios::binary | std::ios::app);
+    if (!stream) {
+      return false;
+    }
+    if (!std::filesystem::is_regular_file(status)) {
+      stream << text;
+      return stream.flush().good();
+    }
+  }
+  const std::optional<std::filesystem::path> partial = write_beside(target, text);
+  if (!partial) {
+    return false;
+  }
+  if (exists) {
+    std::filesystem::permissions(*partial, status.permissions(), error);
+  }
+  std::filesystem::rename(*partial, target, error);
+  if (error) {
+    std::error_code ignored;
+    std::filesystem::remove(*partial, ignored);
+  }
+  return !error;
+}
+
+}  // namespace detail
+
+/// Writes a plan to a file. A regular file is replaced as a whole, so that a failed call leaves
+/// what was there; until then, the plan is in a new file beside it.
 /// @throws Error(io) when it cannot be written, and what `to_json` throws
 inline void save_bit_plan(const std::filesystem::path& path, const BitPlan& plan) {
-  const std::string text = to_json(plan);
-  std::filesystem::path partial = path;
-  partial += ".partial";
-  bool written = false;
-  {
-    std::ofstream stream(partial, std::ios::binary | std::ios::trunc);
-    stream.write(text.data(), static_cast<std::streamsize>(text.size()));
-    stream.close();
-    written = stream.good();
-  }
-  std::error_code error;
-  if (written) {
-    std::filesystem::rename(partial, path, error);
-  }
-  if (!written || error) {
-    std::error_code ignored;
-    std::filesystem::remove(partial, ignored);
-    fail(ErrorCode::io, "save_bit_plan: cannot write ", path.string());
-  }
+  require(detail::replace_contents(path, to_json(plan)), ErrorCode::io,
+          "save_bit_plan: cannot write ", path.string());
 }
 
 }  // namespace turboquant

@@ -249,6 +249,10 @@ inline nlohmann::json parse_json_object(std::string_view where, std::string_view
           where, ": text starts with bytes of UTF-16 or UTF-32, expected UTF-8");
   require(text.find_first_not_of(" \t\r\n") != std::string_view::npos, ErrorCode::format, where,
           ": text is empty, expected a JSON object");
+  // The parser would take a zero byte for the end.
+  const std::size_t zero = text.find('\0');
+  require(zero == std::string_view::npos, ErrorCode::format, where, ": malformed JSON at ",
+          text_position(text, zero == std::string_view::npos ? 0 : zero), ": a zero byte");
 
   const StrictJson strict = quote_non_finite(text);
   nlohmann::json document;

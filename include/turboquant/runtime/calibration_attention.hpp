@@ -68,6 +68,8 @@ inline void require_calibration_rows(const char* caller, const CalibrationRows& 
             caller, ": query_positions[", i, "] is ", position,
             ", expected 0 to one less than the ", tokens, " tokens");
   }
+  require(!rows.query_positions.empty(), ErrorCode::invalid_argument, caller,
+          ": query_positions is empty, expected at least one query");
   require(std::isfinite(rows.sm_scale), ErrorCode::invalid_argument, caller, ": sm_scale is ",
           rows.sm_scale, ", expected a finite number");
   for (const auto& [name, numbers] :

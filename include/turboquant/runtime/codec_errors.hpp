@@ -97,6 +97,7 @@ inline DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOpt
 /// in this measure, which is what `allocate_bits` assumes of layers.
 /// @param rows   of a calibration prompt
 /// @param codecs any number, for example `default_codec_choices()`
+/// @param options exact tokens, fewer than the last query sees
 /// @return (codecs.size()), finite, 0 or more
 /// @throws Error(shape_mismatch), Error(out_of_range), Error(non_finite), Error(invalid_argument)
 /// for rows outside their domain, Error(unsupported) for a codec or sizes that tiles do not have,
@@ -114,6 +115,12 @@ inline DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOpt
     require(value >= 0, ErrorCode::invalid_argument, caller, ": ", name, " is ", value,
             ", expected 0 or more");
   }
+  const std::int64_t last =
+      *std::max_element(rows.query_positions.begin(), rows.query_positions.end());
+  require(options.exact_window <= last && options.sinks <= last - options.exact_window,
+          ErrorCode::out_of_range, caller, ": exact_window and sinks are ", options.exact_window,
+          " and ", options.sinks, " tokens, expected fewer than the ", last + 1,
+          " that the last query sees: all of them would be exact");
   detail::CalibrationAttention attention(rows, options.exact_window, options.sinks);
   // Each way to store keys and each way to store values goes through tiles once.
   for (std::size_t i = 0; i < codecs.size(); ++i) {
