@@ -16,6 +16,7 @@ class MessagePart {
   constexpr explicit MessagePart(std::string_view text) : kind_(Kind::text), text_(text) {}
   constexpr explicit MessagePart(const char* text) : kind_(Kind::text), text_(text) {}
   explicit MessagePart(const std::string& text) : kind_(Kind::text), text_(text) {}
+  explicit MessagePart(char) = delete;  // a text of one character, or a number?
   constexpr explicit MessagePart(int number) : MessagePart(static_cast<long long>(number)) {}
   constexpr explicit MessagePart(long number) : MessagePart(static_cast<long long>(number)) {}
   constexpr explicit MessagePart(long long number) : kind_(Kind::integer), integer_(number) {}
