@@ -1,5 +1,7 @@
 #pragma once
 
+#include <Kokkos_Core.hpp>
+
 #include <chrono>
 #include <ctime>
 #include <vector>
@@ -11,6 +13,13 @@ namespace turboquant_bench {
 ///
 /// @param default_filter what runs where the command line has no --benchmark_filter
 int run_program(int argc, char** argv, const char* default_filter, void (*add_benchmarks)());
+
+/// The host's execution space of one thread, or its default one where this Kokkos has no other.
+#if defined(KOKKOS_ENABLE_SERIAL)
+using OneThread = Kokkos::Serial;
+#else
+using OneThread = Kokkos::DefaultHostExecutionSpace;
+#endif
 
 /// Seconds of an iteration.
 struct IterationTimes {

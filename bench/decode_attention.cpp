@@ -45,7 +45,7 @@ using turboquant_bench::EigenAttend;
 using turboquant_bench::EigenPart;
 using Memory = Kokkos::HostSpace;
 using AllThreads = Kokkos::DefaultHostExecutionSpace;
-using OneThread = Kokkos::Serial;
+using turboquant_bench::OneThread;
 
 /// More than the last-level cache of current servers, whole sockets included (480 MB).
 constexpr std::size_t cold_bytes = std::size_t{640} << 20U;
@@ -372,14 +372,16 @@ void eigen(benchmark::State& state, const EigenCase& test) {
   }
 }
 
-/// Registers `<name>/t1` and, where the default host space has more threads, `<name>/t<threads>`.
+/// Registers `<name>/t1` and, where the default host space has more threads, `<name>/t<threads>`;
+/// only the latter where Kokkos has no space of one thread.
 template <class Single, class Parallel, class Case>
 void add(const std::string& name, const Single& single, const Parallel& parallel,
          const Case& test) {
   const auto set_up = [](benchmark::internal::Benchmark* benchmark) {
     benchmark->UseRealTime()->Unit(benchmark::kMicrosecond);
   };
-  set_up(benchmark::RegisterBenchmark((name + "/t1").c_str(), single, test));
+  set_up(benchmark::RegisterBenchmark(
+      (name + "/t" + std::to_string(OneThread().concurrency())).c_str(), single, test));
   const int threads = AllThreads().concurrency();
   if (!std::is_same_v<AllThreads, OneThread> && threads > 1) {
     set_up(benchmark::RegisterBenchmark((name + "/t" + std::to_string(threads)).c_str(), parallel,

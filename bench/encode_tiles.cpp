@@ -30,7 +30,7 @@ namespace {
 using namespace turboquant;
 using Memory = Kokkos::HostSpace;
 using AllThreads = Kokkos::DefaultHostExecutionSpace;
-using OneThread = Kokkos::Serial;
+using turboquant_bench::OneThread;
 
 constexpr int kv_heads = 8;
 constexpr std::size_t num_tiles = 16;
@@ -129,7 +129,9 @@ void add(const std::string& name, const EncodeCase& test) {
   const auto set_up = [](benchmark::internal::Benchmark* benchmark) {
     benchmark->UseRealTime()->Unit(benchmark::kMicrosecond);
   };
-  set_up(benchmark::RegisterBenchmark((name + "/t1").c_str(), encode<OneThread, Row>, test));
+  set_up(benchmark::RegisterBenchmark(
+      (name + "/t" + std::to_string(OneThread().concurrency())).c_str(), encode<OneThread, Row>,
+      test));
   const int threads = AllThreads().concurrency();
   if (!std::is_same_v<AllThreads, OneThread> && threads > 1) {
     set_up(benchmark::RegisterBenchmark((name + "/t" + std::to_string(threads)).c_str(),

@@ -30,6 +30,14 @@ function(turboquant_links targets out)
   endforeach()
 endfunction()
 
+# turboquant_part(<group> <target>): "make <group>" builds the target, too.
+function(turboquant_part group target)
+  if(NOT TARGET ${group})
+    add_custom_target(${group})
+  endif()
+  add_dependencies(${group} ${target})
+endfunction()
+
 # turboquant_program(<target> <source>... LINK <targets>): a program that no parent's "all" inherits
 # flags from; the name of the executable is the last word of the target's name.
 function(turboquant_program target)
@@ -39,13 +47,25 @@ function(turboquant_program target)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
 endfunction()
 
+# For tests whose programs have a thread for every processor. Waiting threads that spin make a test ten times longer where
+# the processors are busy with others, the next test for example.
+set(TURBOQUANT_PATIENT_THREADS ENVIRONMENT_MODIFICATION OMP_WAIT_POLICY=set:passive)
+
+set(TURBOQUANT_TEST_LAUNCHER
+    ""
+    CACHE STRING "A program, with its options, that runs the test programs, such as valgrind")
+mark_as_advanced(TURBOQUANT_TEST_LAUNCHER)
+
+# The checks of libstdc++ (index, range, iterator) cost the tests no time that can be measured.
+set(TURBOQUANT_TEST_DEFINITIONS TURBOQUANT_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests/data" _GLIBCXX_ASSERTIONS)
+
 # turboquant_test(<name> [SOURCES <more>...] LINK <targets>... [TIMEOUT <seconds>] [NO_MAIN]
-#                 [LABELS <more>...])
+#                 [LABELS <more>...] [OWN_FLAGS])
 # Builds <name>_test.cpp of the calling folder and registers it as <folder>.<name> under the label
 # core, hf or turboquant, whichever of the linked targets needs most. A test whose target is left out of this
-# build is left out too. The target turboquant_tests_<folder> builds all tests of a folder.
+# build is left out too. OWN_FLAGS: the caller changes how it is compiled. The target turboquant_tests_<folder> builds all tests of a folder.
 function(turboquant_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN" "TIMEOUT" "SOURCES;LINK;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN;OWN_FLAGS" "TIMEOUT" "SOURCES;LINK;LABELS")
   turboquant_links("${arg_LINK}" complete)
   if(NOT complete)
     return()
@@ -68,24 +88,25 @@ function(turboquant_test name)
   turboquant_program(${target} SOURCES ${name}_test.cpp ${arg_SOURCES} LINK ${arg_LINK} ${main}
                      doctest::doctest)
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name}_test)
-  # The checks of libstdc++ (index, range, iterator) cost the tests no time that can be measured.
-  target_compile_definitions(${target} PRIVATE TURBOQUANT_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests/data"
-                                               _GLIBCXX_ASSERTIONS)
+  target_compile_definitions(${target} PRIVATE ${TURBOQUANT_TEST_DEFINITIONS})
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
-  if(NOT TARGET turboquant_tests_${area})
-    add_custom_target(turboquant_tests_${area})
+  set(precompiled turboquant_precompiled_core)
+  if(label STREQUAL "turboquant")
+    set(precompiled turboquant_precompiled_turboquant)
   endif()
-  add_dependencies(turboquant_tests_${area} ${target})
-  add_test(NAME ${area}.${name} COMMAND ${target})
+  if(TARGET ${precompiled} AND NOT arg_OWN_FLAGS)
+    target_precompile_headers(${target} REUSE_FROM ${precompiled})
+  endif()
+  turboquant_part(turboquant_tests_${area} ${target})
+  add_test(NAME ${area}.${name} COMMAND ${TURBOQUANT_TEST_LAUNCHER} $<TARGET_FILE:${target}>)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
   set_tests_properties(${area}.${name} PROPERTIES LABELS "${label};${arg_LABELS}" TIMEOUT
                                                                                   ${arg_TIMEOUT})
-  # Kokkos takes every core; two such programs at a time would only wait for each other.
   # 77: this build's accelerator is not there.
   if(label STREQUAL "turboquant")
-    set_tests_properties(${area}.${name} PROPERTIES RUN_SERIAL ON SKIP_RETURN_CODE 77)
+    set_tests_properties(${area}.${name} PROPERTIES ${TURBOQUANT_PATIENT_THREADS} SKIP_RETURN_CODE 77)
   endif()
 endfunction()
 
@@ -97,6 +118,7 @@ function(turboquant_bench name)
     turboquant_program(turboquant_bench_${name} SOURCES ${name}.cpp ${arg_SOURCES} LINK ${arg_LINK}
                        benchmark::benchmark)
     set_target_properties(turboquant_bench_${name} PROPERTIES OUTPUT_NAME ${name})
+    turboquant_part(turboquant_benches turboquant_bench_${name})
   endif()
 endfunction()
 
@@ -107,5 +129,6 @@ function(turboquant_example name)
   if(complete)
     turboquant_program(turboquant_example_${name} SOURCES ${name}.cpp ${arg_SOURCES} LINK ${arg_LINK})
     set_target_properties(turboquant_example_${name} PROPERTIES OUTPUT_NAME ${name})
+    turboquant_part(turboquant_examples turboquant_example_${name})
   endif()
 endfunction()

@@ -26,6 +26,7 @@
 #include <turboquant/base/error.hpp>
 #include <turboquant/base/float16.hpp>
 #include <turboquant/base/float8.hpp>
+#include <turboquant/base/message.hpp>
 #include <turboquant/base/random.hpp>
 #include <turboquant/cache/capture_engine.hpp>
 #include <turboquant/cache/encode_batch.hpp>

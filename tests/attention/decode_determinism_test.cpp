@@ -39,7 +39,7 @@ TEST_CASE("every run of a plan gives the same bits, on any number of threads") {
       const auto [first, second] = problem.run_twice(options);
       CHECK(same(first, second));
       CHECK(same(first, problem.run(options)));
-      CHECK(same(first, problem.run_serial(options)));
+      CHECK(same(first, problem.run_on_one_thread(options)));
     }
   }
 }

@@ -1,11 +1,14 @@
 #include "decode_fixture.hpp"
 
+#include "dot_on_host.hpp"
+
 #include <turboquant/attention/decode.hpp>
 #include <turboquant/base/random.hpp>
 #include <turboquant/device/encode_tiles.hpp>
 #include <turboquant/device/tile_decoder.hpp>
 
 #include <doctest/doctest.h>
+#include <support/one_thread.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -173,8 +176,8 @@ Result Problem::run_shape(const DecodeProblem& shape, const DecodeOptions& optio
   return run_plan<float>(exec, plan_decode(exec, codec_, shape, options), arguments);
 }
 
-Result Problem::run_serial(const DecodeOptions& options) const {
-  const Kokkos::Serial exec;
+Result Problem::run_on_one_thread(const DecodeOptions& options) const {
+  const test::OneThread exec;
   return run_plan<float>(exec, plan_decode(exec, codec_, shape(), options), call(options));
 }
 

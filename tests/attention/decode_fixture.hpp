@@ -123,7 +123,7 @@ class Problem {
   /// The same for a shape that is not `shape()`.
   [[nodiscard]] Result run_shape(const DecodeProblem& shape, const DecodeOptions& options) const;
   /// The same on one thread.
-  [[nodiscard]] Result run_serial(const DecodeOptions& options = {}) const;
+  [[nodiscard]] Result run_on_one_thread(const DecodeOptions& options = {}) const;
   /// One plan, run twice.
   [[nodiscard]] std::pair<Result, Result> run_twice(const DecodeOptions& options = {}) const;
 

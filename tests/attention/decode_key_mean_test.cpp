@@ -99,7 +99,7 @@ TEST_CASE("key means: any split agrees, batch equals singles, one thread gives t
   for (DecodeOptions options : all_options()) {
     const Result automatic = problem.run(options);
     CAPTURE(name_of(options));
-    const Result serial = problem.run_serial(options);
+    const Result serial = problem.run_on_one_thread(options);
     CHECK(automatic.output == serial.output);
     CHECK(automatic.lse == serial.lse);
     for (const int num_splits : {1, 2, 7, 47, 48, 200}) {

@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 #include <support/error_of.hpp>
+#include <support/one_thread.hpp>
 
 #include <cmath>
 #include <limits>
@@ -158,7 +159,7 @@ TEST_CASE("the scale is the model's; queries may be 16-bit; one thread gives the
   const Scoring<> scoring(problem, 150);
   scoring.run(problem, {.sm_scale = 0.7F});
   check_logits(problem, scoring, static_cast<double>(0.7F));
-  const Scoring<float, Kokkos::Serial> serial(problem, 150);
+  const Scoring<float, turboquant::test::OneThread> serial(problem, 150);
   serial.run(problem, {.sm_scale = 0.7F});
   bool same = true;
   for (std::size_t i = 0; i < scoring.logits.size(); ++i) {

@@ -3,6 +3,7 @@
 // A decode problem of the fixture in the memory of any execution space.
 
 #include "decode_fixture.hpp"
+#include "dot_on_host.hpp"
 #include "support/execution_spaces.hpp"
 
 #include <turboquant/attention/decode.hpp>

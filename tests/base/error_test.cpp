@@ -5,7 +5,9 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -26,14 +28,12 @@ namespace {
 /// Counts how often it is written.
 struct Loud {
   int* written;
-};
 
-template <class Stream>
-Stream& operator<<(Stream& stream, const Loud& loud) {
-  ++*loud.written;
-  stream << "loud";
-  return stream;
-}
+  operator std::string_view() const {
+    ++*written;
+    return "loud";
+  }
+};
 
 }  // namespace
 
@@ -48,6 +48,24 @@ TEST_CASE("numbers are written so that they can be told apart") {
   const std::string message = test::error_of(
       ErrorCode::non_finite, [] { fail(ErrorCode::non_finite, 0.1, " ", -0.0, " ", 1.0F / 3.0F); });
   CHECK(message == "0.10000000000000001 -0 0.3333333432674408");
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  CHECK(test::error_of(ErrorCode::io, [] { fail(ErrorCode::io, -infinity, " ", 1e300); }) ==
+        "-inf 1.0000000000000001e+300");
+}
+
+TEST_CASE("integers of every size are numbers") {
+  const std::string message = test::error_of(ErrorCode::io, [] {
+    fail(ErrorCode::io, std::int8_t{-7}, " ", std::uint8_t{200}, " ", true, " ",
+         std::numeric_limits<std::int64_t>::min(), " ", std::numeric_limits<std::uint64_t>::max());
+  });
+  CHECK(message == "-7 200 1 -9223372036854775808 18446744073709551615");
+}
+
+TEST_CASE("texts may be strings, views and literals") {
+  const std::string owner = "string";
+  const std::string_view view = std::string_view("views").substr(0, 4);
+  CHECK(test::error_of(ErrorCode::io, [&] { fail(ErrorCode::io, owner, " ", view); }) ==
+        "string view");
 }
 
 TEST_CASE("require is silent and writes nothing when its condition holds") {

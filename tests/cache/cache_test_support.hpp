@@ -7,6 +7,7 @@
 #include <turboquant/device/tile_decoder.hpp>
 
 #include <Kokkos_Core.hpp>
+#include <support/one_thread.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -19,11 +20,7 @@ namespace cache_test {
 
 using Host = Kokkos::HostSpace;
 // One thread where Kokkos has it: tests launch many tiny kernels.
-#if defined(KOKKOS_ENABLE_SERIAL)
-using HostExec = Kokkos::Serial;
-#else
-using HostExec = Kokkos::DefaultHostExecutionSpace;
-#endif
+using HostExec = turboquant::test::OneThread;
 
 template <class T>
 using HostRows = Kokkos::View<T***, Kokkos::LayoutRight, Host>;

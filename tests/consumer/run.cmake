@@ -6,6 +6,7 @@
 cmake_minimum_required(VERSION 3.25)
 
 set(here "${CMAKE_CURRENT_LIST_DIR}")
+include("${here}/../support/commands.cmake")
 set(build "${WORK}/${CASE}")
 set(without_kokkos -DCMAKE_DISABLE_FIND_PACKAGE_Kokkos=ON)
 set(without_json -DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON)
@@ -13,35 +14,19 @@ set(without_json -DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=ON)
 # configure(<variable> <source> <build> <argument>...): the exit code, and all output in <variable>_text.
 function(configure out source binary)
   file(REMOVE_RECURSE "${binary}")
-  execute_process(
-    COMMAND
-      "${CMAKE_COMMAND}" -S "${source}" -B "${binary}" -G "${GENERATOR}"
-      "-DCMAKE_MAKE_PROGRAM=${MAKE_PROGRAM}" "-DCMAKE_CXX_COMPILER=${COMPILER}" -C "${WORK}/found.cmake"
-      "-DTURBOQUANT_SOURCE=${SOURCE}" "-DEXPECTED_VERSION=${VERSION}" ${ARGN}
-    RESULT_VARIABLE code
-    OUTPUT_VARIABLE text
-    ERROR_VARIABLE text)
-  string(REGEX REPLACE "[ \n]+" " " flat "${text}")
+  run_command(code "${CMAKE_COMMAND}" -S "${source}" -B "${binary}" -G "${GENERATOR}"
+              "-DCMAKE_MAKE_PROGRAM=${MAKE_PROGRAM}" "-DCMAKE_CXX_COMPILER=${COMPILER}" -C "${WORK}/found.cmake"
+              "-DTURBOQUANT_SOURCE=${SOURCE}" "-DEXPECTED_VERSION=${VERSION}" ${ARGN})
+  string(REGEX REPLACE "[ \n]+" " " flat "${code_text}")
   set(${out}
       "${code}"
       PARENT_SCOPE)
   set(${out}_text
-      "${text}"
+      "${code_text}"
       PARENT_SCOPE)
   set(${out}_flat
       "${flat}"
       PARENT_SCOPE)
-endfunction()
-
-function(run what)
-  execute_process(
-    COMMAND ${ARGN}
-    RESULT_VARIABLE code
-    OUTPUT_VARIABLE text
-    ERROR_VARIABLE text)
-  if(NOT code EQUAL 0)
-    message(FATAL_ERROR "${CASE}: ${what} failed (${code}):\n${text}")
-  endif()
 endfunction()
 
 # accepted(<source> <argument>...): the consumer configures, builds and runs.
@@ -50,8 +35,8 @@ function(accepted source)
   if(NOT result EQUAL 0)
     message(FATAL_ERROR "${CASE}: the configuration failed:\n${result_text}")
   endif()
-  run("the build" "${CMAKE_COMMAND}" --build "${build}" --parallel 2)
-  run("the program" "${build}/consumer")
+  must_run("${CASE}: the build" "${CMAKE_COMMAND}" --build "${build}" --parallel 2)
+  must_run("${CASE}: the program" "${build}/consumer")
 endfunction()
 
 # refused(<pattern> <source> <argument>...): the configuration ends with a message that matches.
@@ -83,14 +68,14 @@ if(CASE STREQUAL "install")
   if(NOT result EQUAL 0)
     message(FATAL_ERROR "install: the configuration failed:\n${result_text}")
   endif()
-  run("the installation" "${CMAKE_COMMAND}" --install "${build}")
+  must_run("${CASE}: the installation" "${CMAKE_COMMAND}" --install "${build}")
   file(RENAME "${WORK}/staged" "${installed}")
   configure(result "${SOURCE}" "${build}" ${library_only} "-DCMAKE_INSTALL_PREFIX=${installed_core}"
             -DTURBOQUANT_KOKKOS=OFF -DTURBOQUANT_HF=OFF)
   if(NOT result EQUAL 0)
     message(FATAL_ERROR "install: the configuration of core alone failed:\n${result_text}")
   endif()
-  run("the installation of core" "${CMAKE_COMMAND}" --install "${build}")
+  must_run("${CASE}: the installation of core" "${CMAKE_COMMAND}" --install "${build}")
 
   file(
     GLOB_RECURSE offered
@@ -186,7 +171,7 @@ elseif(CASE STREQUAL "later_majors")
 elseif(CASE STREQUAL "nested")
   accepted("${here}/nested")
   not_in_cache("${build}" "^CMAKE_CXX_(EXTENSIONS|STANDARD):|^CMAKE_BUILD_TYPE:[A-Z]+=.+|^Kokkos_ENABLE")
-  run("the installation" "${CMAKE_COMMAND}" --install "${build}" --prefix "${build}/prefix")
+  must_run("${CASE}: the installation" "${CMAKE_COMMAND}" --install "${build}" --prefix "${build}/prefix")
   if(EXISTS "${build}/prefix/include/turboquant")
     message(FATAL_ERROR "nested: the library installed itself as a part of another project")
   endif()
@@ -195,7 +180,7 @@ elseif(CASE STREQUAL "fetch_content")
   accepted("${here}/fetch_content" ${without_kokkos})
 
 elseif(CASE STREQUAL "vcpkg_port")
-  run("the port"
+  must_run("${CASE}: the port"
       "${CMAKE_COMMAND}" "-DPORT_DIR=${SOURCE}/cmake/ports/vcpkg/turboquant" "-DWORK=${build}"
       "-DFEATURES=core,hf" "-DGENERATOR=${GENERATOR}" "-DMAKE_PROGRAM=${MAKE_PROGRAM}"
       "-DCOMPILER=${COMPILER}" "-DINITIAL_CACHE=${WORK}/found.cmake" -P "${here}/vcpkg/install.cmake")
@@ -210,8 +195,8 @@ elseif(CASE STREQUAL "conan")
   include("${WORK}/folders.cmake")
   file(REMOVE_RECURSE "${build}")
   set(ENV{CONAN_HOME} "${build}/home")
-  run("the profile" "${CONAN}" profile detect)
-  run("leaving the remotes" "${CONAN}" remote remove "*")
+  must_run("${CASE}: the profile" "${CONAN}" profile detect)
+  must_run("${CASE}: leaving the remotes" "${CONAN}" remote remove "*")
   file(WRITE "${build}/home/global.conf"
        "tools.cmake.cmake_layout:test_folder=${build}/test\ntools.cmake.cmaketoolchain:generator=${GENERATOR}\n")
   set(language -s compiler.cppstd=20)
@@ -224,11 +209,11 @@ elseif(CASE STREQUAL "conan")
     list(GET package 2 include)
     set(ENV{TURBOQUANT_FOUND_INCLUDE} "${include}")
     set(ENV{TURBOQUANT_FOUND_LIB} "${kokkos_dir}/../..")
-    run("the package of ${name}" "${CONAN}" create "${here}/conan/found" --name ${name} --version ${version}
+    must_run("${CASE}: the package of ${name}" "${CONAN}" create "${here}/conan/found" --name ${name} --version ${version}
         ${language})
   endforeach()
   foreach(options "-o;turboquant/*:with_hf=False" "" "-o;turboquant/*:with_kokkos=True")
-    run("conan create ${options}" "${CONAN}" create "${SOURCE}" ${language} ${options})
+    must_run("${CASE}: conan create ${options}" "${CONAN}" create "${SOURCE}" ${language} ${options})
   endforeach()
   execute_process(
     COMMAND "${CONAN}" create "${SOURCE}" -s compiler.cppstd=17
@@ -246,9 +231,9 @@ elseif(CASE STREQUAL "include_path")
   foreach(directory IN LISTS eigen)
     list(APPEND paths -isystem "${directory}")
   endforeach()
-  run("the compiler" "${COMPILER}" -std=c++20 ${paths} "${here}/find_core/main.cpp" -o "${build}/consumer"
+  must_run("${CASE}: the compiler" "${COMPILER}" -std=c++20 ${paths} "${here}/find_core/main.cpp" -o "${build}/consumer"
       -pthread)
-  run("the program" "${build}/consumer")
+  must_run("${CASE}: the program" "${build}/consumer")
 
 elseif(CASE STREQUAL "kokkos_modes")
   # Nothing to be found: ON is an error, AUTO a line, OFF silent. Too old a Kokkos is named.

@@ -8,6 +8,7 @@
 
 #include <doctest/doctest.h>
 #include <support/error_of.hpp>
+#include <support/one_thread.hpp>
 #include <support/tile_inputs.hpp>
 
 #include <cmath>
@@ -227,7 +228,7 @@ TEST_CASE("any chunking, execution space and instruction set gives the same byte
     const std::vector<float> values =
         test::hard_rows(rows, static_cast<std::size_t>(format.value_dim), 3);
     const Tiles expected =
-        encode(Kokkos::Serial(), codec, heads, keys, values, 64, HostArch::portable);
+        encode(test::OneThread(), codec, heads, keys, values, 64, HostArch::portable);
     for (const int chunk : {1, 3, 8, 17, 50}) {
       CHECK(encode(Exec(), codec, heads, keys, values, chunk, HostArch::portable).memory ==
             expected.memory);

@@ -1,6 +1,7 @@
 // Operations on a cache manager, valid and not: lengths agree with a plain model, a refused call
 // changes nothing, and a manager without sequences holds no token.
 #include "fuzz/fuzz_input.hpp"
+#include "support/one_thread.hpp"
 
 #include <turboquant/device/runtime.hpp>
 #include <turboquant/runtime/cache_manager.hpp>
@@ -47,7 +48,7 @@ turboquant::SequenceId pick(FuzzInput& input,
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const turboquant::KokkosScope kokkos;
-  const Kokkos::DefaultHostExecutionSpace exec;
+  const turboquant::test::OneThread exec;
   FuzzInput input(data, size);
   Manager manager({.layers = layers(input.below(4) > 0)});
   std::map<turboquant::SequenceId, std::int64_t> lengths;

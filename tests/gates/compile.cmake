@@ -6,6 +6,7 @@
 # for the stated reason.
 cmake_minimum_required(VERSION 3.25)
 
+include("${CMAKE_CURRENT_LIST_DIR}/../support/commands.cmake")
 include("${SETTINGS}")
 string(REPLACE "," ";" flags "${FLAGS}")
 set(command "${COMPILER}" -fsyntax-only -std=c++20 -Wall -Wextra -Wconversion -Wshadow -Wpedantic -Werror
@@ -19,27 +20,13 @@ foreach(directory IN LISTS includes)
   endif()
 endforeach()
 
-function(compile out)
-  execute_process(
-    COMMAND ${command} ${ARGN} "${SOURCE}"
-    RESULT_VARIABLE code
-    OUTPUT_VARIABLE text
-    ERROR_VARIABLE text)
-  set(${out}
-      "${code}"
-      PARENT_SCOPE)
-  set(${out}_text
-      "${text}"
-      PARENT_SCOPE)
-endfunction()
-
 if("${EXPECT}" STREQUAL "")
-  compile(plain)
+  run_command(plain ${command} "${SOURCE}")
   if(NOT plain EQUAL 0)
     message(FATAL_ERROR "${SOURCE} does not compile:\n${plain_text}")
   endif()
 else()
-  compile(plain)
+  run_command(plain ${command} "${SOURCE}")
   if(plain EQUAL 0)
     message(FATAL_ERROR "${SOURCE} compiles, and must not")
   endif()
@@ -47,7 +34,7 @@ else()
     message(FATAL_ERROR "${SOURCE} is refused, but not with '${EXPECT}':\n${plain_text}")
   endif()
   if(NOT ALWAYS_REFUSED)
-    compile(good -DMUST_COMPILE)
+    run_command(good ${command} -DMUST_COMPILE "${SOURCE}")
     if(NOT good EQUAL 0)
       message(FATAL_ERROR "${SOURCE} is refused with -DMUST_COMPILE too, so for another reason:\n"
                           "${good_text}")

@@ -1,4 +1,4 @@
-# cmake -DROOT=<repository> [-DBUILD=<configured build folder>] [-DKOKKOS=<prefix>] [-DARCHES="80;90a"]
+# cmake -DROOT=<repository> [-DBUILD=<configured build folder>] [-DKOKKOS=<prefix>] [-DARCHES="80;90a;100"]
 #       [-DWORK=<folder for object files>] -P cuda.cmake
 #
 # Compiles CUDA sources to object files with nvcc, for machines without a device. With a Kokkos that has
@@ -8,7 +8,7 @@
 cmake_minimum_required(VERSION 3.25)
 
 if(NOT DEFINED ARCHES)
-  set(ARCHES 80 90a)
+  set(ARCHES 80 90a 100)
 endif()
 if(NOT DEFINED WORK)
   set(WORK "${ROOT}/build/cuda_objects")

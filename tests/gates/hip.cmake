@@ -10,6 +10,7 @@
 # processor time for an architecture.
 cmake_minimum_required(VERSION 3.25)
 
+include("${CMAKE_CURRENT_LIST_DIR}/../support/commands.cmake")
 get_filename_component(root "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)
 if(NOT COMPILER)
   set(COMPILER clang++)
@@ -29,20 +30,6 @@ get_filename_component(beside "${real}" DIRECTORY)
 find_program(readelf llvm-readelf HINTS "${beside}" REQUIRED)
 set(ENV{HIP_PLATFORM} amd)
 
-function(run what)
-  execute_process(
-    COMMAND ${ARGN}
-    RESULT_VARIABLE code
-    OUTPUT_VARIABLE text
-    ERROR_VARIABLE text)
-  if(NOT code EQUAL 0)
-    message(FATAL_ERROR "hip: ${what} failed:\n${text}")
-  endif()
-  set(output
-      "${text}"
-      PARENT_SCOPE)
-endfunction()
-
 set(failures "")
 foreach(architecture IN LISTS ARCHITECTURES)
   # Kokkos' headers, configured for HIP and this processor; its library is not built.
@@ -50,7 +37,7 @@ foreach(architecture IN LISTS ARCHITECTURES)
   set(kokkos "${WORK}/kokkos_${architecture}")
   if(NOT EXISTS "${kokkos}/KokkosCore_config.h")
     string(REPLACE ";" " " cxx_flags "${FLAGS}")
-    run("configuring Kokkos for ${architecture}" "${CMAKE_COMMAND}" -S "${KOKKOS_SOURCE}" -B "${kokkos}"
+    must_run("hip: configuring Kokkos for ${architecture}" "${CMAKE_COMMAND}" -S "${KOKKOS_SOURCE}" -B "${kokkos}"
         "-DCMAKE_CXX_COMPILER=${compiler}" "-DCMAKE_CXX_FLAGS=${cxx_flags}" -DCMAKE_CXX_STANDARD=20
         -DKokkos_ENABLE_HIP=ON -DKokkos_ENABLE_SERIAL=ON -DKokkos_ENABLE_ROCTHRUST=OFF
         "-DKokkos_ARCH_AMD_${upper}=ON")
@@ -69,15 +56,15 @@ foreach(architecture IN LISTS ARCHITECTURES)
   foreach(source IN LISTS SOURCES)
     get_filename_component(name "${source}" NAME_WE)
     set(object "${WORK}/${name}_${architecture}.o")
-    run("compiling ${source} for ${architecture}" "${compiler}" -x hip "--offload-arch=${architecture}" -D__HIP_PLATFORM_AMD__
+    must_run("hip: compiling ${source} for ${architecture}" "${compiler}" -x hip "--offload-arch=${architecture}" -D__HIP_PLATFORM_AMD__
         -std=c++20 -O2 -Wall -Wextra -Werror -Wno-unused-command-line-argument ${FLAGS} -I "${root}/include" -I "${root}/tests"
         ${includes} -DKOKKOS_DEPENDENCE --offload-device-only --no-gpu-bundle-output -c "${root}/${source}" -o "${object}")
-    run("reading ${object}" "${readelf}" --file-header --notes "${object}")
-    string(REGEX MATCHALL "\\.name: +[^\n]*turboquant[^\n]*" kernels "${output}")
-    string(REGEX MATCHALL "\\.wavefront_size: +[0-9]+" waves "${output}")
+    must_run("hip: reading ${object}" "${readelf}" --file-header --notes "${object}")
+    string(REGEX MATCHALL "\\.name: +[^\n]*turboquant[^\n]*" kernels "${must_run_text}")
+    string(REGEX MATCHALL "\\.wavefront_size: +[0-9]+" waves "${must_run_text}")
     list(LENGTH kernels num_kernels)
     list(FILTER waves EXCLUDE REGEX ": +${lanes}$")
-    if(NOT output MATCHES "Flags: [^\n]*${architecture}" OR num_kernels EQUAL 0 OR waves)
+    if(NOT must_run_text MATCHES "Flags: [^\n]*${architecture}" OR num_kernels EQUAL 0 OR waves)
       list(APPEND failures "${name} for ${architecture}: ${num_kernels} kernels, other waves: ${waves}")
     endif()
     message(STATUS "hip: ${name} for ${architecture}: ${num_kernels} kernels of ${lanes} lanes a wave")

@@ -1,7 +1,7 @@
 # cmake -DROOT=<repository> -P readme.cmake
 #
 # The code that README.md shows is the code that is compiled: a block after the line <!-- path --> equals that
-# file. The two commands are in it, and continuous integration starts with the second.
+# file. The two commands are in it, and the second is the first step of continuous integration.
 cmake_minimum_required(VERSION 3.25)
 
 file(READ "${ROOT}/README.md" readme)
@@ -11,10 +11,10 @@ foreach(command "cmake --workflow --preset demo" "cmake --workflow --preset test
     message(FATAL_ERROR "readme: the command '${command}' is missing")
   endif()
 endforeach()
-file(STRINGS "${ROOT}/.ci/run" steps REGEX "^step ")
+file(STRINGS "${ROOT}/.ci/run" steps REGEX "^ +step ")
 list(GET steps 0 first)
 if(NOT first MATCHES " cmake --workflow --preset test$")
-  message(FATAL_ERROR "readme: .ci/run starts with '${first}' instead of README's test command")
+  message(FATAL_ERROR "readme: the first step of .ci/run is '${first}' instead of README's test command")
 endif()
 
 # Every block of C++ is marked; what it shows is the whole file or, one level of indentation deeper, a part of it.

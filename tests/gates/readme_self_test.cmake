@@ -13,7 +13,7 @@ set(mark "<!-- examples/a.cpp -->\n")
 macro(expect pattern)
   file(REMOVE_RECURSE "${WORK}")
   file(WRITE "${WORK}/examples/a.cpp" "${whole}")
-  file(WRITE "${WORK}/.ci/run" "step \"test\" cmake --workflow --preset test\n")
+  file(WRITE "${WORK}/.ci/run" "  step \"test\" cmake --workflow --preset test\n")
   string(JOIN "" text ${ARGN})
   file(WRITE "${WORK}/README.md" "${demo}${text}")
   execute_process(

@@ -7,6 +7,7 @@
 # the tests.
 cmake_minimum_required(VERSION 3.25)
 
+include("${CMAKE_CURRENT_LIST_DIR}/../support/commands.cmake")
 get_filename_component(root "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)
 get_filename_component(BUILD "${BUILD}" ABSOLUTE)
 find_program(git git REQUIRED)
@@ -15,7 +16,7 @@ set(binary "${BUILD}/mutations/build")
 
 # The copy lies inside a repository, which git must not take for the patched one.
 get_filename_component(above "${copy}" DIRECTORY)
-set(apply "${CMAKE_COMMAND}" -E env "GIT_CEILING_DIRECTORIES=${above}" "${git}" apply)
+set(apply "${CMAKE_COMMAND}" -E env "GIT_CEILING_DIRECTORIES=${above}" "${git}" -C "${copy}" apply)
 
 # The cache variables of the given build say which compiler and dependencies to take.
 set(settings "")
@@ -27,32 +28,9 @@ foreach(name CMAKE_CXX_COMPILER Eigen3_DIR nlohmann_json_DIR doctest_DIR Kokkos_
   endif()
 endforeach()
 
-# run(<variable> <folder> <command>...): the exit code, and all output in <variable>_text.
-function(run out folder)
-  execute_process(
-    COMMAND ${ARGN}
-    WORKING_DIRECTORY "${folder}"
-    RESULT_VARIABLE code
-    OUTPUT_VARIABLE text
-    ERROR_VARIABLE text)
-  set(${out}
-      "${code}"
-      PARENT_SCOPE)
-  set(${out}_text
-      "${text}"
-      PARENT_SCOPE)
-endfunction()
-
-function(must_run what)
-  run(result ${ARGN})
-  if(NOT result EQUAL 0)
-    message(FATAL_ERROR "mutations: ${what} failed:\n${result_text}")
-  endif()
-endfunction()
-
 # verdict(<variable> <target> <argument>...): passes, fails or does not compile.
 function(verdict out target)
-  run(built "${binary}" "${CMAKE_COMMAND}" --build . --target ${target})
+  run_command(built "${CMAKE_COMMAND}" --build "${binary}" --target ${target})
   if(NOT built EQUAL 0)
     set(${out}
         "does not compile"
@@ -66,7 +44,7 @@ function(verdict out target)
     string(REGEX REPLACE "_test$" "" path "${path}")
     string(REPLACE "/" "_" path "${path}")
     if(path STREQUAL name OR path STREQUAL "fuzz_${name}")
-      run(result "${binary}" "${CMAKE_COMMAND}" -E env OMP_NUM_THREADS=2 "${program}" ${ARGN})
+      run_command(result "${CMAKE_COMMAND}" -E env OMP_NUM_THREADS=2 "${program}" ${ARGN})
       if(result EQUAL 0)
         set(${out}
             "passes"
@@ -85,15 +63,15 @@ endfunction()
 # Every tracked file; a configuration of its own keeps the user's build as it is.
 file(REMOVE_RECURSE "${copy}")
 file(MAKE_DIRECTORY "${copy}")
-run(listed "${root}" "${git}" ls-files)
-string(REPLACE "\n" ";" files "${listed_text}")
+must_run("mutations: listing the files" "${git}" -C "${root}" ls-files)
+string(REPLACE "\n" ";" files "${must_run_text}")
 foreach(file IN LISTS files)
   if(file AND EXISTS "${root}/${file}")
     get_filename_component(folder "${copy}/${file}" DIRECTORY)
     file(COPY "${root}/${file}" DESTINATION "${folder}")
   endif()
 endforeach()
-must_run("the configuration" "${root}" "${CMAKE_COMMAND}" -S "${copy}" -B "${binary}" -G "${given_CMAKE_GENERATOR}" ${settings}
+must_run("mutations: the configuration" "${CMAKE_COMMAND}" -S "${copy}" -B "${binary}" -G "${given_CMAKE_GENERATOR}" ${settings}
          -DTURBOQUANT_BUILD_BENCH=OFF -DTURBOQUANT_BUILD_EXAMPLES=OFF "-DCMAKE_CXX_FLAGS_RELEASE=-O1")
 
 file(GLOB patches "${CMAKE_CURRENT_LIST_DIR}/*.patch")
@@ -118,9 +96,9 @@ foreach(patch IN LISTS patches)
     endif()
     list(APPEND seen "${test}")
   endif()
-  must_run("applying ${name}" "${copy}" ${apply} "${patch}")
+  must_run("mutations: applying ${name}" ${apply} "${patch}")
   verdict(changed ${test})
-  must_run("taking ${name} back" "${copy}" ${apply} -R "${patch}")
+  must_run("mutations: taking ${name} back" ${apply} -R "${patch}")
   message(STATUS "${name}: ${changed}")
   if(changed STREQUAL "fails")
     math(EXPR caught "${caught} + 1")

@@ -1,8 +1,9 @@
 #pragma once
 
 #include <turboquant/base/config.hpp>
+#include <turboquant/base/message.hpp>
 
-#include <sstream>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -61,12 +62,10 @@ class ErrorContext {
  public:
   template <class... Parts>
   explicit ErrorContext(const Parts&... parts) : outer_(current()) {
-    std::ostringstream text;
     if (outer_ != nullptr) {
-      text << outer_->text_;
+      text_ = outer_->text_;
     }
-    (text << ... << parts);
-    text_ = text.str();
+    detail::write_message(text_, {detail::MessagePart(parts)...});
     current() = this;
   }
   ErrorContext(const ErrorContext&) = delete;
@@ -88,14 +87,20 @@ class ErrorContext {
   std::string text_;
 };
 
+namespace detail {
+
+[[noreturn]] inline void fail_with(ErrorCode code, std::initializer_list<MessagePart> parts) {
+  std::string message(ErrorContext::text());
+  write_message(message, parts);
+  TURBOQUANT_THROW(Error(code, message));
+}
+
+}  // namespace detail
+
 /// Throws `Error(code, parts...)`, the parts written one after another.
 template <class... Parts>
 [[noreturn]] void fail(ErrorCode code, const Parts&... parts) {
-  std::ostringstream message;
-  message.precision(17);
-  message << ErrorContext::text();
-  (message << ... << parts);
-  TURBOQUANT_THROW(Error(code, message.str()));
+  detail::fail_with(code, {detail::MessagePart(parts)...});
 }
 
 /// Throws `Error(code, parts...)` unless `condition` holds. The parts are written only on failure.

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <ostream>
 #include <string>
 #include <utility>
 
@@ -67,13 +66,9 @@ class MemoryLedger {
     return limit_ > total_ ? limit_ - total_ : 0;
   }
   /// For messages: the public function that allocates, and ": "; nothing between calls.
-  struct CallName {
-    const char* name = nullptr;
-    friend std::ostream& operator<<(std::ostream& out, CallName call) {
-      return call.name == nullptr ? out : out << call.name << ": ";
-    }
-  };
-  [[nodiscard]] CallName call() const noexcept { return {call_}; }
+  [[nodiscard]] std::string call() const {
+    return call_ == nullptr ? std::string() : std::string(call_) + ": ";
+  }
   /// Changes the limit; one below `total()` only stops further allocations.
   void set_limit(std::size_t limit_bytes) noexcept { limit_ = limit_bytes; }
 

@@ -5,6 +5,7 @@
 # WORK/installed. It shows that the port's own text is right; vcpkg itself is not here.
 cmake_minimum_required(VERSION 3.25)
 
+include("${CMAKE_CURRENT_LIST_DIR}/../../support/commands.cmake")
 string(REPLACE "," ";" FEATURES "${FEATURES}")
 set(PORT turboquant)
 set(TARGET_TRIPLET emulated)
@@ -13,17 +14,6 @@ set(CURRENT_PACKAGES_DIR "${WORK}/installed")
 set(build "${CURRENT_BUILDTREES_DIR}/${TARGET_TRIPLET}-rel")
 file(REMOVE_RECURSE "${CURRENT_BUILDTREES_DIR}" "${CURRENT_PACKAGES_DIR}")
 file(MAKE_DIRECTORY "${build}")
-
-function(run)
-  execute_process(
-    COMMAND ${ARGN}
-    RESULT_VARIABLE code
-    OUTPUT_VARIABLE text
-    ERROR_VARIABLE text)
-  if(NOT code EQUAL 0)
-    message(FATAL_ERROR "port: ${ARGN} failed (${code}):\n${text}")
-  endif()
-endfunction()
 
 # Features and variables in turn: ON for the features that are asked for.
 function(vcpkg_check_features)
@@ -47,7 +37,7 @@ endfunction()
 
 function(vcpkg_cmake_configure)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "SOURCE_PATH" "OPTIONS")
-  run("${CMAKE_COMMAND}" -S "${arg_SOURCE_PATH}" -B "${build}" -G "${GENERATOR}"
+  must_run("port: the configuration" "${CMAKE_COMMAND}" -S "${arg_SOURCE_PATH}" -B "${build}" -G "${GENERATOR}"
       "-DCMAKE_MAKE_PROGRAM=${MAKE_PROGRAM}" "-DCMAKE_CXX_COMPILER=${COMPILER}" -C "${INITIAL_CACHE}"
       -DCMAKE_BUILD_TYPE=Release -DCMAKE_ERROR_ON_ABSOLUTE_INSTALL_DESTINATION=ON
       -DCMAKE_INSTALL_LIBDIR=lib "-DCMAKE_INSTALL_PREFIX=${CURRENT_PACKAGES_DIR}" ${arg_OPTIONS})
@@ -55,16 +45,16 @@ endfunction()
 
 function(vcpkg_cmake_build)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "TARGET" "")
-  run("${CMAKE_COMMAND}" --build "${build}" --target "${arg_TARGET}")
+  must_run("port: the build" "${CMAKE_COMMAND}" --build "${build}" --target "${arg_TARGET}")
 endfunction()
 
 function(vcpkg_cmake_install)
-  run("${CMAKE_COMMAND}" --install "${build}")
+  must_run("port: the installation" "${CMAKE_COMMAND}" --install "${build}")
 endfunction()
 
 function(vcpkg_execute_required_process)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "WORKING_DIRECTORY;LOGNAME" "COMMAND")
-  run("${CMAKE_COMMAND}" -E chdir "${arg_WORKING_DIRECTORY}" ${arg_COMMAND})
+  must_run("port: ${arg_COMMAND}" "${CMAKE_COMMAND}" -E chdir "${arg_WORKING_DIRECTORY}" ${arg_COMMAND})
 endfunction()
 
 # Package files move to share/<name>, one folder less deep: what climbs to the prefix climbs one step less.

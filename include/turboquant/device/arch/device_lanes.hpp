@@ -44,14 +44,10 @@ template <>
 inline constexpr int lanes_of<Kokkos::HIP> = Kokkos::Impl::HIPTraits::WarpSize;
 #endif
 
-/// Whether an execution space has the dot kernels: accelerators whose lanes the library knows, and
-/// the serial host space for tests (other host spaces would only take longer to compile).
+/// Whether an execution space has the dot kernels: accelerators whose lanes the library knows.
+/// Tests specialise it for a host space; on others the kernels would only take longer to compile.
 template <class ExecutionSpace>
 inline constexpr bool has_dot_products = lanes_of<ExecutionSpace> > 1;
-#if defined(KOKKOS_ENABLE_SERIAL)
-template <>
-inline constexpr bool has_dot_products<Kokkos::Serial> = true;
-#endif
 
 /// Number of the calling lane in its vector.
 template <int Lanes>

@@ -1,0 +1,1 @@
+// Nothing: its headers are what counts (CMakeLists.txt of tests).
