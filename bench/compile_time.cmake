@@ -64,13 +64,20 @@ foreach(unused RANGE 1 ${REPEATS})
   endforeach()
 endforeach()
 
+# Other programs on the processors make user time longer, too: their caches and pipelines are shared.
+set(load unknown)
+if(EXISTS /proc/loadavg)
+  file(STRINGS /proc/loadavg load LIMIT_COUNT 1)
+  string(REGEX MATCH "^[^ ]+" load "${load}")
+endif()
 execute_process(COMMAND "${compiler}" --version OUTPUT_VARIABLE version)
 string(REGEX MATCH "^[^\n]*" version "${version}")
 cmake_host_system_information(RESULT processor QUERY PROCESSOR_DESCRIPTION)
 string(TIMESTAMP date "%Y-%m-%dT%H:%M:%SZ" UTC)
 set(json "{}")
 foreach(pair "command|compile_time.cmake REPEATS=${REPEATS}" "date|${date}" "processor|${processor}"
-             "compiler|${version} -std=c++20 -fsyntax-only" "unit|user milliseconds, least of the runs")
+             "compiler|${version} -std=c++20 -fsyntax-only" "unit|user milliseconds, least of the runs"
+             "load_average|${load} at the end")
   string(REPLACE "|" ";" pair "${pair}")
   list(GET pair 0 key)
   list(GET pair 1 value)
