@@ -1,163 +1,231 @@
 #pragma once
 
-#include <turboquant/device/dot_tables.hpp>
+#include <turboquant/device/dot_products.hpp>
 
 #include <cstddef>
 #include <cstdint>
 
 namespace turboquant::detail {
 
-/// Dot tile operations on tiles in host order: a lane scores tokens `lane + Lanes j` and
-/// accumulates dimensions `lane + Lanes slot`, so that lanes side by side read words side by side.
-template <int Lanes>
+/// Dot tile operations on tiles in host order, for `TileLanes` lanes that share a tile. A lane
+/// scores tokens that follow each other and accumulates dimensions that follow each other, so that
+/// its words do, too.
+template <int TileLanes>
 struct HostDotTiles {
   static constexpr TileOrder order = TileOrder::host;
-  static constexpr int tokens = static_cast<int>(TileFormat::tokens) / Lanes;
+  static constexpr int lanes = TileLanes;
+  static constexpr int tokens = static_cast<int>(TileFormat::tokens) / TileLanes;
+  static constexpr int chunk = 8;  ///< dimensions whose values are accumulated together
+  /// Runs of dimensions of a chunk that may belong to different value groups.
+  static constexpr int runs = 1;
 
   const DotFormat& in;
-  int lane = 0;
+  int lane = 0;  ///< of those that share the tile
 
   KOKKOS_FORCEINLINE_FUNCTION HostDotTiles(const DotFormat& format, int own_lane)
       : in(format), lane(own_lane) {}
 
+  /// The tile's token that is token `j` of the lane.
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION int token(int j) const { return lane * tokens + j; }
   [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION int dim_of_slot(int slot) const {
-    return lane + Lanes * slot;
+    return (slot / chunk * TileLanes + lane) * chunk + slot % chunk;
   }
-  /// Place in a word of 8 nibbles of dimension `i` of a group of 8.
+  /// Place in a selector of dimension `i` of a group of 8.
   [[nodiscard]] static KOKKOS_FORCEINLINE_FUNCTION int nibble_of_dim(const TileFormat&,
                                                                      int /*group*/, int i) {
     return i % 4 * 2 + i / 4;
   }
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION float key_half(const unsigned char* tile,
-                                                           std::size_t offset, int j) const {
-    return finite_half(tile + offset + 2 * static_cast<std::size_t>(lane + Lanes * j));
+
+  /// Numbers of the lane's tokens, of keys and of values.
+  using KeyHalves = PackedHalves<tokens>;
+  using ValueHalves = PackedHalves<tokens>;
+
+  KOKKOS_FORCEINLINE_FUNCTION void load_key_halves(const unsigned char* section,
+                                                   KeyHalves& halves) const {
+    halves.load(section + 2 * static_cast<std::size_t>(lane * tokens));
   }
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION float value_half(const unsigned char* tile,
-                                                             std::size_t offset, int j) const {
-    return key_half(tile, offset, j);
+  KOKKOS_FORCEINLINE_FUNCTION void load_value_halves(const unsigned char* section,
+                                                     ValueHalves& halves) const {
+    load_key_halves(section, halves);
   }
 
+  /// Words of key codes on their way.
+  /// @tparam Bits of a code; 0: none are on their way before their products are taken
+  template <int Bits>
+  using KeysAhead = WordsAhead<tokens, Bits>;
+
+  template <int Bits>
+  KOKKOS_FORCEINLINE_FUNCTION void start_keys(const unsigned char* tile,
+                                              KeysAhead<Bits>& ahead) const {
+    if constexpr (Bits > 0) {
+      ahead.start(key_blocks<Bits>(), key_loads<Bits>(tile + in.key_codes));
+    }
+  }
   /// Products of key codes with the query.
-  template <int Rows>
-  KOKKOS_FORCEINLINE_FUNCTION void scores(const unsigned char* tile, const DotQuery<Rows>& query,
+  template <int Bits, int Rows>
+  KOKKOS_FORCEINLINE_FUNCTION void scores(const unsigned char* tile, KeysAhead<Bits>& ahead,
+                                          const DotQuery<Rows>& query,
                                           DotSums<tokens, Rows>& sums) const {
-    const unsigned char* section = tile + in.key_codes;
-    switch (in.format.key_code_bits()) {
-      case 2: return add_words<2>(section, in.key_levels, query, sums);
-      case 3: return add_words<3>(section, in.key_levels, query, sums);
-      default: return add_words<4>(section, in.key_levels, query, sums);
+    if constexpr (Bits == 0) {
+      switch (in.format.key_code_bits()) {
+        case 2: return start_and_score<2>(tile, query, sums);
+        case 3: return start_and_score<3>(tile, query, sums);
+        default: return start_and_score<4>(tile, query, sums);
+      }
+    } else {
+      add_keys<Bits>(tile + in.key_codes, in.key_levels, ahead, query, sums);
     }
   }
   /// Products of the signs with the sketched query.
   template <int Rows>
   KOKKOS_FORCEINLINE_FUNCTION void signs(const unsigned char* tile, const DotQuery<Rows>& query,
                                          DotSums<tokens, Rows>& sums) const {
-    add_words<1>(tile + in.key_signs, in.sign_levels, query, sums);
+    KeysAhead<1> ahead;
+    ahead.start(key_blocks<1>(), key_loads<1>(tile + in.key_signs));
+    add_keys<1>(tile + in.key_signs, in.sign_levels, ahead, query, sums);
   }
-  /// Logits of fp8 keys. `query` is (dim, Rows).
+  /// The words of four fp8 dimensions.
+  KOKKOS_FORCEINLINE_FUNCTION void float8_words(const unsigned char* tile, int four,
+                                                std::uint32_t (&words)[tokens]) const {
+    load_row(tile + in.key_codes, four, words);
+  }
+
+  /// Writes the weights of the lane's tokens.
   template <int Rows>
-  KOKKOS_FORCEINLINE_FUNCTION void float8(const unsigned char* tile, const float* query,
-                                          float (&logits)[tokens][Rows]) const {
-    TURBOQUANT_KEEP_LOOP_IN_KERNELS
-    for (int four = 0; four < in.format.key_dim / 4; ++four) {
+  KOKKOS_FORCEINLINE_FUNCTION void set_weights(const DotWeights<Rows>& weights,
+                                               const int (&integers)[tokens][Rows]) const {
+    if constexpr (tokens % 4 == 0) {
+      // Codes of neighbours are neighbours where they are looked up by 3 or 4 bits.
+      const bool neighbours = in.format.value_bits == 3 || looks_up_four();
       TURBOQUANT_UNROLL_IN_KERNELS
-      for (int j = 0; j < tokens; ++j) {
-        const std::uint32_t word = row_word(tile + in.key_codes, four, j);
+      for (int j = 0; j < tokens; j += 4) {
         TURBOQUANT_UNROLL_IN_KERNELS
-        for (int n = 0; n < 4; ++n) {
-          const float key = finite_float8(word >> static_cast<unsigned>(8 * n));
-          const auto row = reinterpret_cast<const FloatPack<Rows>*>(query)[4 * four + n];
+        for (int pair = 0; pair < 2; ++pair) {
+          int a[Rows];
+          int b[Rows];
           TURBOQUANT_UNROLL_IN_KERNELS
           for (int r = 0; r < Rows; ++r) {
-            logits[j][r] += row.numbers[r] * key;
+            a[r] = neighbours ? integers[j + 2 * pair][r] : integers[j + pair][r];
+            b[r] = neighbours ? integers[j + 2 * pair + 1][r] : integers[j + pair + 2][r];
           }
+          int pack = 0;
+          int place = 0;
+          weight_place(neighbours ? j + 2 * pair : j + pair, pack, place);
+          set_integers<Rows>(weights.packs[pack], place / 2, a, b);
+        }
+      }
+    } else {
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int j = 0; j < tokens; ++j) {
+        int pack = 0;
+        int place = 0;
+        weight_place(j, pack, place);
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int r = 0; r < Rows; ++r) {
+          set_integer(weights.packs[pack], place, r, integers[j][r]);
         }
       }
     }
   }
 
-  /// Index and byte of the weight of a token.
-  KOKKOS_FORCEINLINE_FUNCTION void weight_place(int j, int& index, int& byte) const {
-    const int token = lane + Lanes * j;
-    int selector = token / 8;
-    int nibble = token % 8;
-    if (in.format.value_bits == 2) {
-      selector = token / 16 * 2 + token % 2;
-      nibble = token % 16 / 2;
-    }
-    const bool numbers = in.format.value_bits == 4 && in.format.value_codec == ValueCodec::grouped;
-    index = 2 * selector + (numbers ? nibble % 2 : nibble / 4);
-    byte = numbers ? nibble / 2 : nibble % 4;
-  }
+  /// Words of value codes on their way: rows of a chunk.
+  template <int Bits>
+  using ValuesAhead = WordsAhead<chunk, Bits == 3 ? 3 : (Bits > 0 ? 1 : 0)>;
 
-  /// Products of value codes with weights, for `Count` slots from `first` on.
-  template <int Count, int Rows>
-  KOKKOS_FORCEINLINE_FUNCTION void values(const unsigned char* tile, int first,
-                                          const bool (&active)[Count],
-                                          const DotWeights<Rows>& weights,
-                                          DotSums<Count, Rows>& sums) const {
-    switch (in.format.value_bits) {
-      case 2: return add_values<2, false>(tile, first, active, weights, sums);
-      case 3: return add_values<3, false>(tile, first, active, weights, sums);
-      default:
-        return in.format.value_codec == ValueCodec::grouped
-                   ? add_values<4, true>(tile, first, active, weights, sums)
-                   : add_values<4, false>(tile, first, active, weights, sums);
+  template <int Bits>
+  KOKKOS_FORCEINLINE_FUNCTION void start_values(const unsigned char* tile, int number,
+                                                ValuesAhead<Bits>& ahead) const {
+    if constexpr (Bits > 0) {
+      ahead.start(value_units<Bits>, value_loads<Bits>(tile, number));
+    }
+  }
+  /// Products of the value codes of chunk number `number` of the tile with weights.
+  template <int Bits, int Runs, int Rows>
+  KOKKOS_FORCEINLINE_FUNCTION void values(const unsigned char* tile, int number,
+                                          ValuesAhead<Bits>& ahead,
+                                          const DotWeights<Rows> (&weights)[Runs],
+                                          DotSums<chunk, Rows>& sums) const {
+    static_assert(Runs == 1);
+    if constexpr (Bits == 0) {
+      switch (in.format.value_bits) {
+        case 2: return start_and_add<2>(tile, number, weights[0], sums);
+        case 3: return start_and_add<3>(tile, number, weights[0], sums);
+        default: return start_and_add<4>(tile, number, weights[0], sums);
+      }
+    } else if (Bits == 4 && !looks_up_four()) {
+      add_values<Bits, false>(tile, number, ahead, weights[0], sums);
+    } else {
+      add_values<Bits, true>(tile, number, ahead, weights[0], sums);
     }
   }
 
  private:
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION std::uint32_t row_word(const unsigned char* section,
-                                                                   int row, int j) const {
-    return load_word(section + 4 * static_cast<std::size_t>(row * 64 + lane + Lanes * j));
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION bool looks_up_four() const {
+    return in.format.value_bits == 4 && in.format.value_codec == ValueCodec::codebook;
   }
 
-  template <int Width, int Rows>
-  KOKKOS_FORCEINLINE_FUNCTION void add_words(const unsigned char* section, const LevelBytes& levels,
-                                             const DotQuery<Rows>& query,
-                                             DotSums<tokens, Rows>& sums) const {
-    const int dim = in.format.key_dim;
-    const int blocks = Width == 4 ? (dim + 31) / 32 : dim / 32;
-    const int rows = Width == 4 ? dim / 8 : blocks * Width;
-    const auto load = [&](int block, std::uint32_t(&words)[tokens][Width]) {
+  /// Pack of the weight of a token and its place there.
+  KOKKOS_FORCEINLINE_FUNCTION void weight_place(int j, int& pack, int& place) const {
+    const int t = token(j);
+    int selector = t / 8;
+    int nibble = t % 8;
+    if (in.format.value_bits == 2) {
+      selector = t / 16 * 2 + t % 2;
+      nibble = t % 16 / 2;
+    }
+    const bool numbers = in.format.value_bits == 4 && !looks_up_four();
+    pack = 2 * selector + (numbers ? nibble % 2 : nibble / 4);
+    place = numbers ? nibble / 2 : nibble % 4;
+  }
+
+  KOKKOS_FORCEINLINE_FUNCTION void load_row(const unsigned char* section, int row,
+                                            std::uint32_t (&words)[tokens]) const {
+    load_words(section + 4 * static_cast<std::size_t>(row * 64 + lane * tokens), words);
+  }
+
+  template <int Bits>
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION int key_blocks() const {
+    return Bits == 4 ? (in.format.key_dim + 31) / 32 : in.format.key_dim / 32;
+  }
+  /// What loads a block of 32 dimensions.
+  template <int Bits>
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION auto key_loads(const unsigned char* section) const {
+    return [this, section](int block, std::uint32_t(&words)[tokens][Bits]) {
       TURBOQUANT_UNROLL_IN_KERNELS
-      for (int k = 0; k < Width; ++k) {
-        const int row = block * Width + k;
+      for (int k = 0; k < Bits; ++k) {
+        std::uint32_t row[tokens] = {};
+        if (Bits < 4 || 8 * (block * Bits + k) < in.format.key_dim) {
+          load_row(section, block * Bits + k, row);
+        }
         TURBOQUANT_UNROLL_IN_KERNELS
         for (int j = 0; j < tokens; ++j) {
-          words[j][k] = row < rows ? row_word(section, row, j) : 0U;
+          words[j][k] = row[j];
         }
       }
     };
-    // Two blocks are on their way while one is multiplied.
-    std::uint32_t next[tokens][Width];
-    std::uint32_t after[tokens][Width];
-    load(0, next);
-    load(1, after);
-    TURBOQUANT_KEEP_LOOP_IN_KERNELS
-    for (int block = 0; block < blocks; ++block) {
-      std::uint32_t words[tokens][Width];
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int j = 0; j < tokens; ++j) {
-        TURBOQUANT_UNROLL_IN_KERNELS
-        for (int k = 0; k < Width; ++k) {
-          words[j][k] = next[j][k];
-          next[j][k] = after[j][k];
-        }
-      }
-      load(block + 2, after);
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int g = 0; g < 4; ++g) {
-        std::uint32_t selectors[tokens];
-        TURBOQUANT_UNROLL_IN_KERNELS
-        for (int j = 0; j < tokens; ++j) {
-          selectors[j] = shared_selector<Width>(words[j], g);
-        }
-        query.template add<Width == 4>(levels, 4 * block + g, selectors, sums);
-      }
-    }
-    if (Width < 4) {
-      add_planes<Width>(section, 4 * blocks, levels, query, sums);
+  }
+
+  template <int Bits, int Rows>
+  KOKKOS_FORCEINLINE_FUNCTION void start_and_score(const unsigned char* tile,
+                                                   const DotQuery<Rows>& query,
+                                                   DotSums<tokens, Rows>& sums) const {
+    KeysAhead<Bits> ahead;
+    start_keys<Bits>(tile, ahead);
+    add_keys<Bits>(tile + in.key_codes, in.key_levels, ahead, query, sums);
+  }
+
+  template <int Bits, int Rows>
+  KOKKOS_FORCEINLINE_FUNCTION void add_keys(const unsigned char* section, const LevelBytes& levels,
+                                            KeysAhead<Bits>& ahead, const DotQuery<Rows>& query,
+                                            DotSums<tokens, Rows>& sums) const {
+    constexpr HighBits place = Bits == 4 ? HighBits::in_nibble : HighBits::none;
+    const int blocks = key_blocks<Bits>();
+    ahead.run(blocks, key_loads<Bits>(section),
+              [&](int block, const std::uint32_t(&words)[tokens][Bits]) {
+                query.template add_block<Bits, place>(levels, block, words, sums);
+              });
+    if (Bits < 4) {
+      add_planes<Bits>(section, 4 * blocks, levels, query, sums);
     }
   }
 
@@ -175,60 +243,88 @@ struct HostDotTiles {
         TURBOQUANT_UNROLL_IN_KERNELS
         for (int bit = 0; bit < Width; ++bit) {
           const std::uint32_t byte =
-              section[static_cast<std::size_t>((group * Width + bit) * 64 + lane + Lanes * j)];
+              section[static_cast<std::size_t>((group * Width + bit) * 64 + token(j))];
           // Bit n of the low half to bit 8 n.
           const std::uint32_t low = ((byte & 15U) * 0x00204081U) & 0x01010101U;
           const std::uint32_t high = ((byte >> 4U) * 0x00204081U) & 0x01010101U;
           selectors[j] |= (low | (high << 4U)) << static_cast<unsigned>(bit);
         }
       }
-      query.template add<false>(levels, group, selectors, sums);
+      query.template add<HighBits::none>(levels, group, selectors, sums);
     }
   }
 
-  template <int Width, bool Numbers, int Count, int Rows>
-  KOKKOS_FORCEINLINE_FUNCTION void add_values(const unsigned char* tile, int first,
-                                              const bool (&active)[Count],
-                                              const DotWeights<Rows>& weights,
-                                              DotSums<Count, Rows>& sums) const {
-    const unsigned char* section = tile + in.value_codes;
-    const int dim = in.format.value_dim;
-    TURBOQUANT_KEEP_LOOP_IN_KERNELS
-    for (int quad = 0; quad < 2; ++quad) {
-      std::uint32_t words[Count][Width];
+  /// Units of a tile's rows of value codes.
+  template <int Bits>
+  static constexpr int value_units = Bits == 3 ? 2 : 2 * Bits;
+
+  /// What loads the rows of a unit of a chunk.
+  template <int Bits>
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION auto value_loads(const unsigned char* tile,
+                                                             int number) const {
+    constexpr int rows = Bits == 3 ? 3 : 1;
+    const int d = number * chunk;
+    const int rest = in.format.value_dim - d / 32 * 32;
+    const std::size_t stride = 4 * static_cast<std::size_t>(rest < 32 ? rest : 32);
+    const unsigned char* const at =
+        tile + in.value_codes + 4 * static_cast<std::size_t>(d / 32 * 64 * Bits + d % 32);
+    return [at, stride](int unit, std::uint32_t(&words)[chunk][rows]) {
       TURBOQUANT_UNROLL_IN_KERNELS
-      for (int i = 0; i < Count; ++i) {
-        const int d = dim_of_slot(first + i);
-        const int rest = dim - d / 32 * 32;
-        const int stride = rest < 32 ? rest : 32;
-        const int column = d / 32 * 64 * Width + d % 32;
+      for (int k = 0; k < rows; ++k) {
+        std::uint32_t row[chunk];
+        load_words(at + static_cast<std::size_t>(unit * rows + k) * stride, row);
         TURBOQUANT_UNROLL_IN_KERNELS
-        for (int k = 0; k < Width; ++k) {
-          words[i][k] = active[i]
-                            ? load_word(section + 4 * static_cast<std::size_t>(
-                                                          column + (quad * Width + k) * stride))
-                            : 0U;
+        for (int i = 0; i < chunk; ++i) {
+          words[i][k] = row[i];
         }
       }
+    };
+  }
+
+  template <int Bits, int Rows>
+  KOKKOS_FORCEINLINE_FUNCTION void start_and_add(const unsigned char* tile, int number,
+                                                 const DotWeights<Rows>& weights,
+                                                 DotSums<chunk, Rows>& sums) const {
+    ValuesAhead<Bits> ahead;
+    start_values<Bits>(tile, number, ahead);
+    const DotWeights<Rows> runs_weights[1] = {weights};
+    values<Bits>(tile, number, ahead, runs_weights, sums);
+  }
+
+  /// @tparam Table whether codes are looked up; otherwise they are numbers of 4 bits
+  template <int Bits, bool Table, int Rows>
+  KOKKOS_FORCEINLINE_FUNCTION void add_values(const unsigned char* tile, int number,
+                                              ValuesAhead<Bits>& ahead,
+                                              const DotWeights<Rows>& weights,
+                                              DotSums<chunk, Rows>& sums) const {
+    constexpr int rows = Bits == 3 ? 3 : 1;
+    constexpr int selectors = 4 * rows / Bits;
+    const auto use = [&](int unit, const std::uint32_t(&words)[chunk][rows]) {
       TURBOQUANT_UNROLL_IN_KERNELS
-      for (int g = 0; g < 4; ++g) {
-        const int index = 2 * (4 * quad + g);
+      for (int g = 0; g < selectors; ++g) {
+        std::uint32_t bytes[chunk][2];
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int i = 0; i < chunk; ++i) {
+          const std::uint32_t selector = selector_of<Bits>(words[i], g);
+          if constexpr (Table) {
+            in.value_levels.template of<Bits == 4 ? HighBits::in_nibble : HighBits::none>(
+                selector, bytes[i]);
+          } else {
+            bytes[i][0] = selector & 0x0F0F0F0FU;
+            bytes[i][1] = (selector >> 4U) & 0x0F0F0F0FU;
+          }
+        }
         TURBOQUANT_UNROLL_IN_KERNELS
         for (int half = 0; half < 2; ++half) {
-          const WordPack<Rows> highs = weights.pack(index + half, 0);
-          const WordPack<Rows> lows = weights.pack(index + half, 1);
+          const WidePack<Rows> integers = weights.packs[2 * (unit * selectors + g) + half];
           TURBOQUANT_UNROLL_IN_KERNELS
-          for (int i = 0; i < Count; ++i) {
-            const std::uint32_t nibbles = shared_selector<Width>(words[i], g);
-            const std::uint32_t bytes =
-                Numbers
-                    ? (nibbles >> static_cast<unsigned>(4 * half)) & 0x0F0F0F0FU
-                    : in.value_levels.of<Width == 4>(nibbles >> static_cast<unsigned>(16 * half));
-            sums.add(i, bytes, highs, lows);
+          for (int i = 0; i < chunk; ++i) {
+            sums.add(i, bytes[i][half], integers);
           }
         }
       }
-    }
+    };
+    ahead.template run_straight<value_units<Bits>>(value_loads<Bits>(tile, number), use);
   }
 };
 

@@ -114,6 +114,16 @@ KOKKOS_FORCEINLINE_FUNCTION float max_over_lanes(float x) {
 #endif
 }
 
+/// The largest of numbers of all lanes that are not negative.
+template <int Lanes>
+KOKKOS_FORCEINLINE_FUNCTION float max_of_magnitudes(float x) {
+#if TURBOQUANT_CUDA_LANES && __CUDA_ARCH__ >= 800
+  return std::bit_cast<float>(__reduce_max_sync(~0U, std::bit_cast<std::uint32_t>(x)));
+#else
+  return max_over_lanes<Lanes>(x);
+#endif
+}
+
 /// `sum` plus the products of four signed bytes.
 KOKKOS_FORCEINLINE_FUNCTION int dot4(std::uint32_t a, std::uint32_t b, int sum) {
 #if TURBOQUANT_CUDA_LANES
@@ -167,6 +177,14 @@ KOKKOS_FORCEINLINE_FUNCTION const unsigned char* in_device_memory(const unsigned
   __builtin_assume(__isGlobal(at));
 #endif
   return at;
+}
+
+/// `x`, which the compiler does not know any more: a loop that counts so far stays one.
+KOKKOS_FORCEINLINE_FUNCTION int unknown_number(int x) {
+#if TURBOQUANT_CUDA_LANES
+  asm("" : "+r"(x));
+#endif
+  return x;
 }
 
 /// 2^x.
