@@ -6,6 +6,7 @@
 #include <turboquant/device/dot_keys.hpp>
 #include <turboquant/device/dot_mma_tiles.hpp>
 #include <turboquant/device/dot_state.hpp>
+#include <turboquant/device/dot_stream.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -27,6 +28,7 @@ struct DotAttend {
   /// Tiles that a warp takes at a time.
   static constexpr int shares = State::shares;
   using Keys = DotKeys<Tiles, Lanes, Rows>;
+  using Stream = DotStream<Tiles, Format, Lanes>;
 
   Format format;
   DecodeWorkspace workspace;
@@ -35,7 +37,8 @@ struct DotAttend {
   DotPreparation preparation{};
 
   [[nodiscard]] static TURBOQUANT_FUNCTION std::size_t warp_floats(const TileFormat& format) {
-    const std::size_t walk = WarpScratch::floats(static_cast<int>(format.value_groups()));
+    const std::size_t walk =
+        WarpScratch::floats(static_cast<int>(format.value_groups())) + Stream::floats();
     const auto prepare = 2 * static_cast<std::size_t>(format.key_dim);
     const auto results = std::size_t{Rows} * (static_cast<std::size_t>(format.value_dim) + 2);
     const std::size_t larger = prepare > results ? prepare : results;
@@ -133,19 +136,28 @@ struct DotAttend {
     return range;
   }
 
-  /// `PagedTiles::tile`; divisions of 64 bits take long on devices.
-  [[nodiscard]] static KOKKOS_FORCEINLINE_FUNCTION const std::byte* tile_address(
-      const PagedTiles& history, std::uint32_t tile_bytes, std::int64_t tile, int head) {
+  /// `PagedTiles::tile` in two steps, so that nothing waits for the page's address at once.
+  struct TilePlace {
+    const std::byte* page = nullptr;
+    std::int64_t offset = 0;
+
+    [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION const unsigned char* address() const {
+      return in_device_memory(reinterpret_cast<const unsigned char*>(page + offset));
+    }
+  };
+  [[nodiscard]] static KOKKOS_FORCEINLINE_FUNCTION TilePlace tile_place(const PagedTiles& history,
+                                                                        std::uint32_t tile_bytes,
+                                                                        std::int64_t tile,
+                                                                        int head) {
     const std::int64_t each = history.tiles_per_page;
-    if (each == 1) {
-      return history.pages[tile] + static_cast<std::int64_t>(head) * tile_bytes;
+    std::int64_t page = tile;
+    if (each != 1) {
+      // Divisions of 64 bits take long on devices.
+      page = ((tile | each) >> 31) != 0
+                 ? tile / each
+                 : static_cast<std::uint32_t>(tile) / static_cast<std::uint32_t>(each);
     }
-    if (((tile | each) >> 31) != 0) {
-      return history.tile(tile, head, tile_bytes);
-    }
-    const auto page = static_cast<std::uint32_t>(tile) / static_cast<std::uint32_t>(each);
-    const std::int64_t in_page = tile - page * each;
-    return history.pages[page] + (head * each + in_page) * tile_bytes;
+    return {history.pages[page], (head * each + tile - page * each) * tile_bytes};
   }
 
   KOKKOS_FORCEINLINE_FUNCTION void cap(float (&logits)[tokens][Rows]) const {
@@ -180,8 +192,9 @@ struct DotAttend {
     std::int64_t begin = 0;
     std::int64_t end = 0;
   };
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION WholeTiles
-  whole_tiles(const DecodeSequence& sequence, const HistoryTiles& history, const Task& task) const {
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION WholeTiles whole_tiles(const DecodeSequence& sequence,
+                                                                   const HistoryTiles& history,
+                                                                   const Task& task) const {
     const DecodeLayout& layout = workspace.layout;
     const std::int64_t query = sequence.query_position - sequence.page_position + 1;
     const std::int64_t oldest = query + task.first_row / layout.ratio;
@@ -204,31 +217,32 @@ struct DotAttend {
     const std::int64_t last =
         begin + history.per_split < history.end_tile ? begin + history.per_split : history.end_tile;
     const WholeTiles all = whole_tiles(sequence, history, task);
-    const auto address = [&](std::int64_t tile) {
+    const PagedTiles pages = sequence.history;
+    constexpr int step = Warps * shares;
+    const auto place = [&](std::int64_t tile) {
       // Lanes without a tile read the last one.
       const std::int64_t own = tile + lane / Tiles::lanes;
-      return reinterpret_cast<const unsigned char*>(
-          tile_address(sequence.history, tiles.in.tile_bytes, own < last ? own : last - 1, task.head));
+      return tile_place(pages, tiles.in.tile_bytes, own < last ? own : last - 1, task.head);
     };
     std::int64_t tile = begin + warp * shares;
     if (tile >= last) {
       return;
     }
-    const unsigned char* own = in_device_memory(address(tile));
-    typename Keys::template Ahead<Format::key_bits> keys_ahead;
-    keys.start(tiles, own, keys_ahead);
+    const unsigned char* own = place(tile).address();
+    TilePlace ahead = place(tile + step);
+    const Stream stream(scratch.memory + WarpScratch::floats(groups), lane);
+    typename Tiles::KeyHalves key_scales;
+    stream.start(tiles, own);
+    keys.load_scales(tiles, own, key_scales);
     TURBOQUANT_KEEP_LOOP_IN_KERNELS
-    for (; tile < last; tile += Warps * shares) {
-      const bool more = tile + Warps * shares < last;
-      const unsigned char* const next =
-          more ? in_device_memory(address(tile + Warps * shares)) : own;
-      typename State::template Ahead<Format::value_bits, Format::one_group> values_ahead;
-      State::start(tiles, own, values_ahead);
+    for (; tile < last; tile += step) {
+      const unsigned char* const next = ahead.address();
+      ahead = place(tile + 2 * step);
+      typename State::Numbers numbers;
+      State::load_numbers(tiles, own, 0, numbers);
       float logits[tokens][Rows];
-      keys.score(tiles, own, keys_ahead, logits);
-      if (more) {
-        keys.start(tiles, next, keys_ahead);
-      }
+      keys.score(tiles, stream, own, next, key_scales, logits);
+      keys.load_scales(tiles, next, key_scales);
       const bool whole = tile >= all.begin && tile + shares <= all.end && tile + shares <= last;
       cap(logits);
       if (!whole) {
@@ -244,9 +258,10 @@ struct DotAttend {
         mask(tiles, range, task, logits);
       }
       state.take_logits(scratch, groups, lane, logits);
-      state.add_values(tiles, own, values_ahead, scratch, lane, whole, logits);
+      state.add_values(tiles, stream, own, next, numbers, scratch, lane, whole, logits);
       own = next;
     }
+    stream.finish();
   }
 
   /// Uncompressed tokens in blocks of 64: sinks or the window.
@@ -329,8 +344,7 @@ struct DotAttend {
     for (int slot = 0; slot < slots; ++slot) {
       add_lanes<Tiles::lanes>(state.output[slot]);
       const int d = tiles.dim_of_slot(slot);
-      const FloatPack<Rows> zero =
-          scratch.zero(d < dim ? d / tile_format.value_group : 0, lane);
+      const FloatPack<Rows> zero = scratch.zero(d < dim ? d / tile_format.value_group : 0, lane);
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int r = 0; r < Rows; ++r) {
         state.output[slot][r] *= exact ? 1.0F : tiles.in.value_step;

@@ -35,8 +35,7 @@ void run_dot(const ExecutionSpace& exec, const TileTables& tables, const DecodeW
   };
   const TileFormat& format = tables.format;
   const auto attend = [&]<class Tiles, int Rows, int MaxDim>(const auto& dot_tables) {
-    using Kernel =
-        DotAttend<Tiles, std::decay_t<decltype(dot_tables)>, lanes, warps, Rows, MaxDim>;
+    using Kernel = DotAttend<Tiles, std::decay_t<decltype(dot_tables)>, lanes, warps, Rows, MaxDim>;
     const Kernel kernel{
         dot_tables,
         workspace,
@@ -45,7 +44,8 @@ void run_dot(const ExecutionSpace& exec, const TileTables& tables, const DecodeW
         {tables.key_rotation, tables.sketch, tables.residual_factor, layout.logit_scale}};
     launch("turboquant::run_decode::dot_attend",
            layout.num_sequences * layout.kv_heads * layout.row_blocks * (layout.num_splits + 1),
-           Kokkos::LaunchBounds<warps * lanes, 4>{}, Kernel::scratch_bytes(format), kernel);
+           Kokkos::LaunchBounds<warps * lanes, DotPlan::teams>{}, Kernel::scratch_bytes(format),
+           kernel);
   };
   const auto with_rows = [&]<class Tiles, int MaxDim>(const auto& dot_tables) {
     if constexpr (on_device) {
@@ -55,20 +55,19 @@ void run_dot(const ExecutionSpace& exec, const TileTables& tables, const DecodeW
     }
     attend.template operator()<Tiles, 4, MaxDim>(dot_tables);
   };
-  // Lanes that share a tile have 8 of its dimensions each.
   const auto with_format = [&]<template <int> class Tiles>() {
     if constexpr (on_device) {
-      const bool own = with_fixed_format<Tiles<16>::order>(format, [&](const auto& fixed) {
-        with_rows.template operator()<Tiles<16>, 128>(fixed);
-      });
-      if (own) {
+      using Narrow = Tiles<DotPlan::tile_lanes>;
+      if (layout.team_rows == 4 && with_fixed_format<Narrow::order>(format, [&](const auto& fixed) {
+            attend.template operator()<Narrow, 4, 128>(fixed);
+          })) {
         return;
       }
       if (format.key_dim <= 128 && format.value_dim <= 128) {
-        return with_rows.template operator()<Tiles<16>, 128>(AnyDotFormat{dot_format(format)});
+        return with_rows.template operator()<Narrow, 128>(AnyDotFormat{dot_format(format)});
       }
     }
-    with_rows.template operator()<Tiles<on_device ? 32 : 1>, 256>(
+    with_rows.template operator()<Tiles<on_device ? 2 * DotPlan::tile_lanes : 1>, 256>(
         AnyDotFormat{dot_format(format)});
   };
   if (format.order == TileOrder::host) {

@@ -49,45 +49,57 @@ struct HostDotTiles {
     load_key_halves(section, halves);
   }
 
-  /// Words of key codes on their way.
-  /// @tparam Bits of a code; 0: none are on their way before their products are taken
-  template <int Bits>
-  using KeysAhead = WordsAhead<tokens, Bits>;
-
-  template <int Bits>
-  KOKKOS_FORCEINLINE_FUNCTION void start_keys(const unsigned char* tile,
-                                              KeysAhead<Bits>& ahead) const {
-    if constexpr (Bits > 0) {
-      ahead.start(key_blocks<Bits>(), key_loads<Bits>(tile + in.key_codes));
-    }
-  }
   /// Products of key codes with the query.
-  template <int Bits, int Rows>
-  KOKKOS_FORCEINLINE_FUNCTION void scores(const unsigned char* tile, KeysAhead<Bits>& ahead,
-                                          const DotQuery<Rows>& query,
+  template <int Rows>
+  KOKKOS_FORCEINLINE_FUNCTION void scores(const unsigned char* tile, const DotQuery<Rows>& query,
                                           DotSums<tokens, Rows>& sums) const {
-    if constexpr (Bits == 0) {
-      switch (in.format.key_code_bits()) {
-        case 2: return start_and_score<2>(tile, query, sums);
-        case 3: return start_and_score<3>(tile, query, sums);
-        default: return start_and_score<4>(tile, query, sums);
-      }
-    } else {
-      add_keys<Bits>(tile + in.key_codes, in.key_levels, ahead, query, sums);
+    const unsigned char* section = tile + in.key_codes;
+    switch (in.format.key_code_bits()) {
+      case 2: return add_keys<2>(section, in.key_levels, query, sums);
+      case 3: return add_keys<3>(section, in.key_levels, query, sums);
+      default: return add_keys<4>(section, in.key_levels, query, sums);
     }
   }
   /// Products of the signs with the sketched query.
   template <int Rows>
   KOKKOS_FORCEINLINE_FUNCTION void signs(const unsigned char* tile, const DotQuery<Rows>& query,
                                          DotSums<tokens, Rows>& sums) const {
-    KeysAhead<1> ahead;
-    ahead.start(key_blocks<1>(), key_loads<1>(tile + in.key_signs));
-    add_keys<1>(tile + in.key_signs, in.sign_levels, ahead, query, sums);
+    add_keys<1>(tile + in.key_signs, in.sign_levels, query, sums);
+  }
+
+  /// Key codes of a block of 32 dimensions: rows of words of the tokens.
+  template <int Bits>
+  using KeyPieces = CodePieces<Bits, tokens>;
+
+  template <int Bits>
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION auto key_source() const {
+    return [this](const unsigned char* section, int block, int piece) {
+      const int row = block * Bits + piece;
+      // What a last block of 4 bits does not have is multiplied by zeros.
+      return row_of(section, Bits < 4 || 8 * row < in.format.key_dim ? row : 0);
+    };
+  }
+  template <int Bits, int Rows>
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION auto key_use(const LevelBytes& levels,
+                                                         const DotQuery<Rows>& query,
+                                                         DotSums<tokens, Rows>& sums) const {
+    return [&](int block, const KeyPieces<Bits>& rows) {
+      std::uint32_t words[tokens][Bits];
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int j = 0; j < tokens; ++j) {
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int k = 0; k < Bits; ++k) {
+          words[j][k] = rows.of[k][j];
+        }
+      }
+      constexpr HighBits place = Bits == 4 ? HighBits::in_nibble : HighBits::none;
+      query.template add_block<Bits, place>(levels, block, words, sums);
+    };
   }
   /// The words of four fp8 dimensions.
   KOKKOS_FORCEINLINE_FUNCTION void float8_words(const unsigned char* tile, int four,
                                                 std::uint32_t (&words)[tokens]) const {
-    load_row(tile + in.key_codes, four, words);
+    load_words(row_of(tile + in.key_codes, four), words);
   }
 
   /// Writes the weights of the lane's tokens.
@@ -128,35 +140,76 @@ struct HostDotTiles {
     }
   }
 
-  /// Words of value codes on their way: rows of a chunk.
-  template <int Bits>
-  using ValuesAhead = WordsAhead<chunk, Bits == 3 ? 3 : (Bits > 0 ? 1 : 0)>;
-
-  template <int Bits>
-  KOKKOS_FORCEINLINE_FUNCTION void start_values(const unsigned char* tile, int number,
-                                                ValuesAhead<Bits>& ahead) const {
-    if constexpr (Bits > 0) {
-      ahead.start(value_units<Bits>, value_loads<Bits>(tile, number));
-    }
-  }
   /// Products of the value codes of chunk number `number` of the tile with weights.
-  template <int Bits, int Runs, int Rows>
+  template <int Runs, int Rows>
   KOKKOS_FORCEINLINE_FUNCTION void values(const unsigned char* tile, int number,
-                                          ValuesAhead<Bits>& ahead,
                                           const DotWeights<Rows> (&weights)[Runs],
                                           DotSums<chunk, Rows>& sums) const {
-    static_assert(Runs == 1);
-    if constexpr (Bits == 0) {
-      switch (in.format.value_bits) {
-        case 2: return start_and_add<2>(tile, number, weights[0], sums);
-        case 3: return start_and_add<3>(tile, number, weights[0], sums);
-        default: return start_and_add<4>(tile, number, weights[0], sums);
-      }
-    } else if (Bits == 4 && !looks_up_four()) {
-      add_values<Bits, false>(tile, number, ahead, weights[0], sums);
-    } else {
-      add_values<Bits, true>(tile, number, ahead, weights[0], sums);
+    switch (in.format.value_bits) {
+      case 2: return add_values<2, true>(tile, number, weights, sums);
+      case 3: return add_values<3, true>(tile, number, weights, sums);
+      default:
+        return looks_up_four() ? add_values<4, true>(tile, number, weights, sums)
+                               : add_values<4, false>(tile, number, weights, sums);
     }
+  }
+
+  /// Value codes of 8, 16 or 32 tokens: rows of words of a chunk, in two pieces each.
+  template <int Bits>
+  using ValuePieces = CodePieces<Bits == 3 ? 6 : 2, 4>;
+  template <int Bits>
+  static constexpr int value_units = Bits == 3 ? 2 : 2 * Bits;
+  /// Whether grouped codes are looked up; otherwise they are numbers of 4 bits.
+  template <int Bits>
+  static constexpr bool looks_up = Bits < 4;
+
+  template <int Bits>
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION auto value_source(int number) const {
+    constexpr int rows = ValuePieces<Bits>::pieces / 2;
+    const int d = number * chunk;
+    const int rest = in.format.value_dim - d / 32 * 32;
+    const int stride = 4 * (rest < 32 ? rest : 32);
+    const int first = 4 * (d / 32 * 64 * Bits + d % 32);
+    return [first, stride](const unsigned char* section, int unit, int piece) {
+      return section + (first + (unit * rows + piece / 2) * stride + piece % 2 * 16);
+    };
+  }
+  template <int Bits, bool Table, int Runs, int Rows>
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION auto value_use(const DotWeights<Rows> (&weights)[Runs],
+                                                           DotSums<chunk, Rows>& sums) const {
+    static_assert(Runs == 1);
+    return [this, &weights, &sums](int unit, const ValuePieces<Bits>& loaded) {
+      constexpr int rows = ValuePieces<Bits>::pieces / 2;
+      constexpr int selectors = 4 * rows / Bits;
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int g = 0; g < selectors; ++g) {
+        std::uint32_t bytes[chunk][2];
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int i = 0; i < chunk; ++i) {
+          std::uint32_t words[rows];
+          TURBOQUANT_UNROLL_IN_KERNELS
+          for (int k = 0; k < rows; ++k) {
+            words[k] = loaded.of[2 * k + i / 4][i % 4];
+          }
+          const std::uint32_t selector = selector_of<Bits>(words, g);
+          if constexpr (Table) {
+            in.value_levels.template of<Bits == 4 ? HighBits::in_nibble : HighBits::none>(selector,
+                                                                                          bytes[i]);
+          } else {
+            bytes[i][0] = selector & 0x0F0F0F0FU;
+            bytes[i][1] = (selector >> 4U) & 0x0F0F0F0FU;
+          }
+        }
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int half = 0; half < 2; ++half) {
+          const WidePack<Rows> integers = weights[0].packs[2 * (unit * selectors + g) + half];
+          TURBOQUANT_UNROLL_IN_KERNELS
+          for (int i = 0; i < chunk; ++i) {
+            sums.add(i, bytes[i][half], integers);
+          }
+        }
+      }
+    };
   }
 
  private:
@@ -178,55 +231,30 @@ struct HostDotTiles {
     place = numbers ? nibble / 2 : nibble % 4;
   }
 
-  KOKKOS_FORCEINLINE_FUNCTION void load_row(const unsigned char* section, int row,
-                                            std::uint32_t (&words)[tokens]) const {
-    load_words(section + 4 * static_cast<std::size_t>(row * 64 + lane * tokens), words);
-  }
-
-  template <int Bits>
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION int key_blocks() const {
-    return Bits == 4 ? (in.format.key_dim + 31) / 32 : in.format.key_dim / 32;
-  }
-  /// What loads a block of 32 dimensions.
-  template <int Bits>
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION auto key_loads(const unsigned char* section) const {
-    return [this, section](int block, std::uint32_t(&words)[tokens][Bits]) {
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int k = 0; k < Bits; ++k) {
-        std::uint32_t row[tokens] = {};
-        if (Bits < 4 || 8 * (block * Bits + k) < in.format.key_dim) {
-          load_row(section, block * Bits + k, row);
-        }
-        TURBOQUANT_UNROLL_IN_KERNELS
-        for (int j = 0; j < tokens; ++j) {
-          words[j][k] = row[j];
-        }
-      }
-    };
-  }
-
-  template <int Bits, int Rows>
-  KOKKOS_FORCEINLINE_FUNCTION void start_and_score(const unsigned char* tile,
-                                                   const DotQuery<Rows>& query,
-                                                   DotSums<tokens, Rows>& sums) const {
-    KeysAhead<Bits> ahead;
-    start_keys<Bits>(tile, ahead);
-    add_keys<Bits>(tile + in.key_codes, in.key_levels, ahead, query, sums);
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION const unsigned char* row_of(
+      const unsigned char* section, int row) const {
+    return section + 4 * (row * 64 + lane * tokens);
   }
 
   template <int Bits, int Rows>
   KOKKOS_FORCEINLINE_FUNCTION void add_keys(const unsigned char* section, const LevelBytes& levels,
-                                            KeysAhead<Bits>& ahead, const DotQuery<Rows>& query,
+                                            const DotQuery<Rows>& query,
                                             DotSums<tokens, Rows>& sums) const {
-    constexpr HighBits place = Bits == 4 ? HighBits::in_nibble : HighBits::none;
-    const int blocks = key_blocks<Bits>();
-    ahead.run(blocks, key_loads<Bits>(section),
-              [&](int block, const std::uint32_t(&words)[tokens][Bits]) {
-                query.template add_block<Bits, place>(levels, block, words, sums);
-              });
+    const int dim = in.format.key_dim;
+    const int blocks = Bits == 4 ? (dim + 31) / 32 : dim / 32;
+    for_each_unit<KeyPieces<Bits>>(blocks, section, key_source<Bits>(),
+                                   key_use<Bits>(levels, query, sums));
     if (Bits < 4) {
       add_planes<Bits>(section, 4 * blocks, levels, query, sums);
     }
+  }
+  template <int Bits, bool Table, int Runs, int Rows>
+  KOKKOS_FORCEINLINE_FUNCTION void add_values(const unsigned char* tile, int number,
+                                              const DotWeights<Rows> (&weights)[Runs],
+                                              DotSums<chunk, Rows>& sums) const {
+    for_each_unit<ValuePieces<Bits>>(value_units<Bits>, tile + in.value_codes,
+                                     value_source<Bits>(number),
+                                     value_use<Bits, Table>(weights, sums));
   }
 
   /// The rest of the dimensions, which are byte planes.
@@ -252,79 +280,6 @@ struct HostDotTiles {
       }
       query.template add<HighBits::none>(levels, group, selectors, sums);
     }
-  }
-
-  /// Units of a tile's rows of value codes.
-  template <int Bits>
-  static constexpr int value_units = Bits == 3 ? 2 : 2 * Bits;
-
-  /// What loads the rows of a unit of a chunk.
-  template <int Bits>
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION auto value_loads(const unsigned char* tile,
-                                                             int number) const {
-    constexpr int rows = Bits == 3 ? 3 : 1;
-    const int d = number * chunk;
-    const int rest = in.format.value_dim - d / 32 * 32;
-    const std::size_t stride = 4 * static_cast<std::size_t>(rest < 32 ? rest : 32);
-    const unsigned char* const at =
-        tile + in.value_codes + 4 * static_cast<std::size_t>(d / 32 * 64 * Bits + d % 32);
-    return [at, stride](int unit, std::uint32_t(&words)[chunk][rows]) {
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int k = 0; k < rows; ++k) {
-        std::uint32_t row[chunk];
-        load_words(at + static_cast<std::size_t>(unit * rows + k) * stride, row);
-        TURBOQUANT_UNROLL_IN_KERNELS
-        for (int i = 0; i < chunk; ++i) {
-          words[i][k] = row[i];
-        }
-      }
-    };
-  }
-
-  template <int Bits, int Rows>
-  KOKKOS_FORCEINLINE_FUNCTION void start_and_add(const unsigned char* tile, int number,
-                                                 const DotWeights<Rows>& weights,
-                                                 DotSums<chunk, Rows>& sums) const {
-    ValuesAhead<Bits> ahead;
-    start_values<Bits>(tile, number, ahead);
-    const DotWeights<Rows> runs_weights[1] = {weights};
-    values<Bits>(tile, number, ahead, runs_weights, sums);
-  }
-
-  /// @tparam Table whether codes are looked up; otherwise they are numbers of 4 bits
-  template <int Bits, bool Table, int Rows>
-  KOKKOS_FORCEINLINE_FUNCTION void add_values(const unsigned char* tile, int number,
-                                              ValuesAhead<Bits>& ahead,
-                                              const DotWeights<Rows>& weights,
-                                              DotSums<chunk, Rows>& sums) const {
-    constexpr int rows = Bits == 3 ? 3 : 1;
-    constexpr int selectors = 4 * rows / Bits;
-    const auto use = [&](int unit, const std::uint32_t(&words)[chunk][rows]) {
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int g = 0; g < selectors; ++g) {
-        std::uint32_t bytes[chunk][2];
-        TURBOQUANT_UNROLL_IN_KERNELS
-        for (int i = 0; i < chunk; ++i) {
-          const std::uint32_t selector = selector_of<Bits>(words[i], g);
-          if constexpr (Table) {
-            in.value_levels.template of<Bits == 4 ? HighBits::in_nibble : HighBits::none>(
-                selector, bytes[i]);
-          } else {
-            bytes[i][0] = selector & 0x0F0F0F0FU;
-            bytes[i][1] = (selector >> 4U) & 0x0F0F0F0FU;
-          }
-        }
-        TURBOQUANT_UNROLL_IN_KERNELS
-        for (int half = 0; half < 2; ++half) {
-          const WidePack<Rows> integers = weights.packs[2 * (unit * selectors + g) + half];
-          TURBOQUANT_UNROLL_IN_KERNELS
-          for (int i = 0; i < chunk; ++i) {
-            sums.add(i, bytes[i][half], integers);
-          }
-        }
-      }
-    };
-    ahead.template run_straight<value_units<Bits>>(value_loads<Bits>(tile, number), use);
   }
 };
 

@@ -81,40 +81,32 @@ struct DotKeys {
     }
   }
 
-  /// What of the keys of a tile is on its way.
-  template <int Bits>
-  struct Ahead {
-    typename Tiles::KeyHalves scales;
-    typename Tiles::template KeysAhead<Bits> words;
-  };
-  /// @tparam Bits of mse codes; 0: nothing starts before it is asked for
-  template <int Bits>
-  KOKKOS_FORCEINLINE_FUNCTION void start(const Tiles& tiles, const unsigned char* tile,
-                                         Ahead<Bits>& ahead) const {
-    if constexpr (Bits > 0) {
-      tiles.load_key_halves(tile + format.key_scales_offset(), ahead.scales);
-      tiles.template start_keys<Bits>(tile, ahead.words);
+  /// Loads the scales of the keys of a tile.
+  KOKKOS_FORCEINLINE_FUNCTION void load_scales(const Tiles& tiles, const unsigned char* tile,
+                                               typename Tiles::KeyHalves& scales) const {
+    if (format.key_codec != KeyCodec::float8) {
+      tiles.load_key_halves(tile + format.key_scales_offset(), scales);
     }
   }
 
   /// Logits of the rows with the tokens of a lane, not masked.
-  template <int Bits>
-  KOKKOS_FORCEINLINE_FUNCTION void score(const Tiles& tiles, const unsigned char* tile,
-                                         Ahead<Bits>& ahead,
+  /// @param stream of the codes
+  /// @param next   the tile that follows
+  template <class Stream>
+  KOKKOS_FORCEINLINE_FUNCTION void score(const Tiles& tiles, const Stream& stream,
+                                         const unsigned char* tile, const unsigned char* next,
+                                         const typename Tiles::KeyHalves& key_scales,
                                          float (&logits)[tokens][Rows]) const {
     if (format.key_codec == KeyCodec::float8) {
       score_float8(tiles, tile, logits);
     } else {
-      if constexpr (Bits == 0) {
-        tiles.load_key_halves(tile + format.key_scales_offset(), ahead.scales);
-      }
       DotSums<tokens, Rows> sums;
       sums.clear();
-      tiles.template scores<Bits>(tile, ahead.words, query(0), sums);
+      stream.scores(tiles, tile, next, query(0), sums);
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int j = 0; j < tokens; ++j) {
         // With means the sign says which keys are centred.
-        const float scale = ahead.scales[j] < 0 ? -ahead.scales[j] : ahead.scales[j];
+        const float scale = key_scales[j] < 0 ? -key_scales[j] : key_scales[j];
         TURBOQUANT_UNROLL_IN_KERNELS
         for (int r = 0; r < Rows; ++r) {
           logits[j][r] = sums.value(j, r) * (scale * units()[r]);
@@ -141,7 +133,8 @@ struct DotKeys {
 
  private:
   [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION DotQuery<Rows> query(int number) const {
-    return {reinterpret_cast<WidePack<Rows>*>(memory + number * DotQuery<Rows>::size(format.key_dim))};
+    return {
+        reinterpret_cast<WidePack<Rows>*>(memory + number * DotQuery<Rows>::size(format.key_dim))};
   }
   [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION float* units() const {
     return memory + floats(format) - 4 * Rows;

@@ -24,9 +24,7 @@ struct MmaDotTiles {
   int sub_tokens = 0;
 
   KOKKOS_FORCEINLINE_FUNCTION MmaDotTiles(const DotFormat& format, int own_lane)
-      : in(format),
-        lane(own_lane),
-        sub_tokens(static_cast<int>(format.format.sub_tile_tokens())) {}
+      : in(format), lane(own_lane), sub_tokens(static_cast<int>(format.format.sub_tile_tokens())) {}
 
   [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION int token(int j) const {
     return TileLanes >= 8 ? (lane / 8 * tokens + j) * 8 + lane % 8
@@ -74,42 +72,70 @@ struct MmaDotTiles {
     }
   }
 
-  /// Words of key codes on their way.
-  /// @tparam Bits of a code; 0: none are on their way before their products are taken
-  template <int Bits>
-  using KeysAhead = WordsAhead<tokens, Bits>;
-
-  template <int Bits>
-  KOKKOS_FORCEINLINE_FUNCTION void start_keys(const unsigned char* tile,
-                                              KeysAhead<Bits>& ahead) const {
-    if constexpr (Bits > 0) {
-      ahead.start(key_blocks(), key_loads<Bits>(tile + in.key_codes));
-    }
-  }
-  template <int Bits, int Rows>
-  KOKKOS_FORCEINLINE_FUNCTION void scores(const unsigned char* tile, KeysAhead<Bits>& ahead,
-                                          const DotQuery<Rows>& query,
+  template <int Rows>
+  KOKKOS_FORCEINLINE_FUNCTION void scores(const unsigned char* tile, const DotQuery<Rows>& query,
                                           DotSums<tokens, Rows>& sums) const {
+    if (!has_quads()) {
+      return add_keys(key_codes(in.format), tile, in.key_levels, query, sums);
+    }
     const unsigned char* section = tile + in.key_codes;
-    if constexpr (Bits > 0) {
-      add_quads<Bits>(section, in.key_levels, ahead, query, sums);
-    } else if (has_quads()) {
-      switch (in.format.key_code_bits()) {
-        case 2: return start_and_add<2>(section, in.key_levels, query, sums);
-        case 3: return start_and_add<3>(section, in.key_levels, query, sums);
-        default: return start_and_add<4>(section, in.key_levels, query, sums);
-      }
-    } else {
-      add_keys(key_codes(in.format), tile, in.key_levels, query, sums);
+    switch (in.format.key_code_bits()) {
+      case 2: return add_quads<2>(section, in.key_levels, query, sums);
+      case 3: return add_quads<3>(section, in.key_levels, query, sums);
+      default: return add_quads<4>(section, in.key_levels, query, sums);
     }
   }
   template <int Rows>
   KOKKOS_FORCEINLINE_FUNCTION void signs(const unsigned char* tile, const DotQuery<Rows>& query,
                                          DotSums<tokens, Rows>& sums) const {
-    if (has_quads()) {
-      return start_and_add<1>(tile + in.key_signs, in.sign_levels, query, sums);
+    if (!has_quads()) {
+      return add_keys(key_signs(in.format), tile, in.sign_levels, query, sums);
     }
-    add_keys(key_signs(in.format), tile, in.sign_levels, query, sums);
+    add_quads<1>(tile + in.key_signs, in.sign_levels, query, sums);
+  }
+
+  /// Key codes of a block of 32 dimensions, column after column: all words of four tokens lie
+  /// together in fours; otherwise they are loaded one by one.
+  template <int Bits>
+  using KeyPieces =
+      std::conditional_t<tokens == 4, CodePieces<Bits, 4>, CodePieces<Bits * tokens, 1>>;
+
+  template <int Bits>
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION auto key_source() const {
+    return [this](const unsigned char* section, int block, int piece) {
+      if constexpr (tokens == 4) {
+        return sub_tile(section, token(0)) + 512 * piece + (lane % 8 * 4 + block) * 16;
+      } else {
+        const int quads = in.format.key_dim / 128;
+        const int column = block / quads;
+        const int t = token(piece / Bits);
+        const int quad = t % sub_tokens / 8 * quads + block - column * quads;
+        return sub_tile(section, t) +
+               byte_of_word(t % 8 * 4 + column,
+                            Bits == 3 ? quad + 4 * (piece % Bits) : quad * Bits + piece % Bits);
+      }
+    };
+  }
+  template <int Bits, int Rows>
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION auto key_use(const LevelBytes& levels,
+                                                         const DotQuery<Rows>& query,
+                                                         DotSums<tokens, Rows>& sums) const {
+    return [&](int block, const KeyPieces<Bits>& loaded) {
+      std::uint32_t words[tokens][Bits];
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int j = 0; j < tokens; ++j) {
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int k = 0; k < Bits; ++k) {
+          // Words of 3 bits lie together by their number, others by their token.
+          const int word = j * Bits + k;
+          words[j][k] = tokens != 4 ? loaded.of[word][0]
+                        : Bits == 3 ? loaded.of[k][j % KeyPieces<Bits>::words]
+                                    : loaded.of[word / 4 % Bits][word % KeyPieces<Bits>::words];
+        }
+      }
+      constexpr HighBits place = Bits == 4 ? HighBits::apart : HighBits::none;
+      query.template add_block<Bits, place>(levels, block, words, sums);
+    };
   }
   KOKKOS_FORCEINLINE_FUNCTION void float8_words(const unsigned char* tile, int four,
                                                 std::uint32_t (&words)[tokens]) const {
@@ -134,38 +160,82 @@ struct MmaDotTiles {
     }
   }
 
-  /// Words of value codes on their way: those of 8 dimensions and two columns of 4 tokens.
-  template <int Bits>
-  using ValuesAhead = WordsAhead<2, Bits>;
-
-  template <int Bits>
-  KOKKOS_FORCEINLINE_FUNCTION void start_values(const unsigned char* tile, int number,
-                                                ValuesAhead<Bits>& ahead) const {
-    if constexpr (Bits > 0) {
-      ahead.start(8, value_loads<Bits>(tile, number));
-    }
-  }
-  template <int Bits, int Runs, int Rows>
+  template <int Runs, int Rows>
   KOKKOS_FORCEINLINE_FUNCTION void values(const unsigned char* tile, int number,
-                                          ValuesAhead<Bits>& ahead,
                                           const DotWeights<Rows> (&weights)[Runs],
                                           DotSums<chunk, Rows>& sums) const {
-    if constexpr (Bits > 0) {
-      // Codes of 3 bits are looked up, even where they are numbers.
-      if (Bits == 3 || in.format.value_codec == ValueCodec::codebook) {
-        add_fours<Bits, true>(tile, number, ahead, weights, sums);
-      } else {
-        add_fours<Bits, false>(tile, number, ahead, weights, sums);
-      }
-    } else if (sub_tokens * in.format.value_dim == 4096) {
-      switch (in.format.value_bits) {
-        case 2: return start_and_add<2>(tile, number, weights, sums);
-        case 3: return start_and_add<3>(tile, number, weights, sums);
-        default: return start_and_add<4>(tile, number, weights, sums);
-      }
-    } else {
-      add_values(tile, number, weights, sums);
+    if (sub_tokens * in.format.value_dim != 4096) {
+      return add_values(tile, number, weights, sums);
     }
+    const bool table = in.format.value_codec == ValueCodec::codebook;
+    switch (in.format.value_bits) {
+      case 2:
+        return table ? add_fours<2, true>(tile, number, weights, sums)
+                     : add_fours<2, false>(tile, number, weights, sums);
+      case 3: return add_fours<3, true>(tile, number, weights, sums);
+      default:
+        return table ? add_fours<4, true>(tile, number, weights, sums)
+                     : add_fours<4, false>(tile, number, weights, sums);
+    }
+  }
+
+  /// Value codes of a chunk and two columns of 4 tokens, where values have 64, 128 or 256
+  /// dimensions: the words of a column lie together, unless they have 3 bits.
+  template <int Bits>
+  using ValuePieces = std::conditional_t<Bits == 3, CodePieces<6, 1>, CodePieces<2, Bits>>;
+  template <int Bits>
+  static constexpr int value_units = 8;
+  /// Whether grouped codes are looked up; otherwise they are numbers.
+  template <int Bits>
+  static constexpr bool looks_up = Bits == 3;
+
+  template <int Bits>
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION auto value_source(int number) const {
+    return [this, number](const unsigned char* codes, int unit, int piece) {
+      constexpr int each = Bits == 3 ? 3 : 1;  // pieces of a column
+      const int t = unit / 2 * 16;
+      // Selectors of 16 tokens follow each other.
+      const int first = t % sub_tokens / 16 * (in.format.value_dim / 16) + number / 8 * 4;
+      const int owner = number % 8 * 4 + unit % 2 * 2 + piece / each;
+      return sub_tile(codes, t) +
+             byte_of_word(owner, Bits == 3 ? first / 4 + 4 * (piece % each) : first * Bits / 4);
+    };
+  }
+  template <int Bits, bool Table, int Runs, int Rows>
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION auto value_use(const DotWeights<Rows> (&weights)[Runs],
+                                                           DotSums<chunk, Rows>& sums) const {
+    return [this, &weights, &sums](int unit, const ValuePieces<Bits>& loaded) {
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int i = 0; i < 2; ++i) {
+        std::uint32_t words[Bits];
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int k = 0; k < Bits; ++k) {
+          words[k] =
+              Bits == 3
+                  ? loaded.of[3 * i % ValuePieces<Bits>::pieces + k % ValuePieces<Bits>::pieces][0]
+                  : loaded.of[i][k % ValuePieces<Bits>::words];
+        }
+        WidePack<Rows> integers = weights[0].packs[2 * unit + i];
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int pair = 0; pair < 4; ++pair) {
+          if (pair > 0 && Runs > 1) {
+            integers = weights[pair * Runs / 4].packs[2 * unit + i];
+          }
+          if constexpr (Table) {
+            add_pair<Bits == 4 ? HighBits::apart : HighBits::none>(selector_of<Bits>(words, pair),
+                                                                   pair, integers, sums);
+          } else {
+            // Both numbers of a byte lie apart by their width, those of 2 bits in two pairs.
+            constexpr std::uint32_t mask = Bits == 4 ? 0x0F0F0F0FU : 0x03030303U;
+            const std::uint32_t word = Bits == 4
+                                           ? words[pair % Bits]
+                                           : words[pair / 2] >> static_cast<unsigned>(pair % 2 * 4);
+            sums.add(2 * pair, word & mask, integers);
+            sums.add(2 * pair + 1, (word >> Bits) & mask, integers);
+          }
+        }
+      }
+    };
   }
 
  private:
@@ -182,57 +252,20 @@ struct MmaDotTiles {
     return word / 4 * 512 + owner * 16 + word % 4 * 4;
   }
 
-  /// Blocks of 32 dimensions, column after column, of keys of 128 or 256 dimensions.
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION int key_blocks() const { return in.format.key_dim / 32; }
-  template <int Bits>
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION auto key_loads(const unsigned char* codes) const {
-    return [this, codes](int block, std::uint32_t(&words)[tokens][Bits]) {
-      if constexpr (tokens == 4) {  // all words of four tokens lie together
-        const unsigned char* at = sub_tile(codes, token(0)) + (lane % 8 * 4 + block) * 16;
-        TURBOQUANT_UNROLL_IN_KERNELS
-        for (int four = 0; four < Bits; ++four) {
-          std::uint32_t loaded[4];
-          load_words(at + 512 * four, loaded);
-          TURBOQUANT_UNROLL_IN_KERNELS
-          for (int i = 0; i < 4; ++i) {
-            const int word = 4 * four + i;
-            (Bits == 3 ? words[i][four] : words[word / Bits][word % Bits]) = loaded[i];
-          }
-        }
-      } else {
-        const int quads = in.format.key_dim / 128;
-        const int column = block / quads;
-        TURBOQUANT_UNROLL_IN_KERNELS
-        for (int j = 0; j < tokens; ++j) {
-          const int quad = token(j) % sub_tokens / 8 * quads + block - column * quads;
-          TURBOQUANT_UNROLL_IN_KERNELS
-          for (int k = 0; k < Bits; ++k) {
-            words[j][k] = load_word(sub_tile(codes, token(j)) +
-                                    byte_of_word(token(j) % 8 * 4 + column,
-                                                 Bits == 3 ? quad + 4 * k : quad * Bits + k));
-          }
-        }
-      }
-    };
-  }
   template <int Bits, int Rows>
-  KOKKOS_FORCEINLINE_FUNCTION void start_and_add(const unsigned char* codes,
-                                                 const LevelBytes& levels,
-                                                 const DotQuery<Rows>& query,
-                                                 DotSums<tokens, Rows>& sums) const {
-    KeysAhead<Bits> ahead;
-    ahead.start(key_blocks(), key_loads<Bits>(codes));
-    add_quads<Bits>(codes, levels, ahead, query, sums);
-  }
-  template <int Bits, int Rows>
-  KOKKOS_FORCEINLINE_FUNCTION void add_quads(const unsigned char* codes, const LevelBytes& levels,
-                                             KeysAhead<Bits>& ahead, const DotQuery<Rows>& query,
+  KOKKOS_FORCEINLINE_FUNCTION void add_quads(const unsigned char* section, const LevelBytes& levels,
+                                             const DotQuery<Rows>& query,
                                              DotSums<tokens, Rows>& sums) const {
-    constexpr HighBits place = Bits == 4 ? HighBits::apart : HighBits::none;
-    ahead.run(key_blocks(), key_loads<Bits>(codes),
-              [&](int block, const std::uint32_t(&words)[tokens][Bits]) {
-                query.template add_block<Bits, place>(levels, block, words, sums);
-              });
+    for_each_unit<KeyPieces<Bits>>(in.format.key_dim / 32, section, key_source<Bits>(),
+                                   key_use<Bits>(levels, query, sums));
+  }
+  template <int Bits, bool Table, int Runs, int Rows>
+  KOKKOS_FORCEINLINE_FUNCTION void add_fours(const unsigned char* tile, int number,
+                                             const DotWeights<Rows> (&weights)[Runs],
+                                             DotSums<chunk, Rows>& sums) const {
+    for_each_unit<ValuePieces<Bits>>(value_units<Bits>, tile + in.value_codes,
+                                     value_source<Bits>(number),
+                                     value_use<Bits, Table>(weights, sums));
   }
 
   /// Keys of any dimension.
@@ -272,70 +305,6 @@ struct MmaDotTiles {
     const ByteTable all{bytes[0], bytes[1]};
     sums.add(2 * pair, look_up(all, table ? 0x6240U : 0x6420U), integers);
     sums.add(2 * pair + 1, look_up(all, table ? 0x7351U : 0x7531U), integers);
-  }
-
-  /// Values of 64, 128 or 256 dimensions: the words of 8 dimensions and 4 tokens lie together.
-  template <int Bits>
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION auto value_loads(const unsigned char* tile,
-                                                             int number) const {
-    return [this, tile, number](int unit, std::uint32_t(&words)[2][Bits]) {
-      const int t = unit / 2 * 16;
-      const unsigned char* const section = sub_tile(tile, t) + in.value_codes;
-      // Selectors of 16 tokens follow each other.
-      const int first = t % sub_tokens / 16 * (in.format.value_dim / 16) + number / 8 * 4;
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int i = 0; i < 2; ++i) {
-        const int owner = number % 8 * 4 + unit % 2 * 2 + i;
-        if constexpr (Bits == 3) {
-          TURBOQUANT_UNROLL_IN_KERNELS
-          for (int k = 0; k < Bits; ++k) {
-            words[i][k] = load_word(section + byte_of_word(owner, first / 4 + 4 * k));
-          }
-        } else {
-          load_words(section + byte_of_word(owner, first * Bits / 4), words[i]);
-        }
-      }
-    };
-  }
-  template <int Bits, int Runs, int Rows>
-  KOKKOS_FORCEINLINE_FUNCTION void start_and_add(const unsigned char* tile, int number,
-                                                 const DotWeights<Rows> (&weights)[Runs],
-                                                 DotSums<chunk, Rows>& sums) const {
-    ValuesAhead<Bits> ahead;
-    start_values<Bits>(tile, number, ahead);
-    values<Bits>(tile, number, ahead, weights, sums);
-  }
-  /// @tparam Table whether codes are looked up
-  template <int Bits, bool Table, int Runs, int Rows>
-  KOKKOS_FORCEINLINE_FUNCTION void add_fours(const unsigned char* tile, int number,
-                                             ValuesAhead<Bits>& ahead,
-                                             const DotWeights<Rows> (&weights)[Runs],
-                                             DotSums<chunk, Rows>& sums) const {
-    const auto use = [&](int unit, const std::uint32_t(&words)[2][Bits]) {
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int i = 0; i < 2; ++i) {
-        WidePack<Rows> integers = weights[0].packs[2 * unit + i];
-        TURBOQUANT_UNROLL_IN_KERNELS
-        for (int pair = 0; pair < 4; ++pair) {
-          if (pair > 0 && Runs > 1) {
-            integers = weights[pair * Runs / 4].packs[2 * unit + i];
-          }
-          if constexpr (Table) {
-            add_pair<Bits == 4 ? HighBits::apart : HighBits::none>(selector_of<Bits>(words[i], pair),
-                                                                   pair, integers, sums);
-          } else {
-            // Both numbers of a byte lie apart by their width, those of 2 bits in two pairs.
-            constexpr std::uint32_t mask = Bits == 4 ? 0x0F0F0F0FU : 0x03030303U;
-            const std::uint32_t word =
-                Bits == 4 ? words[i][pair % Bits]
-                          : words[i][pair / 2] >> static_cast<unsigned>(pair % 2 * 4);
-            sums.add(2 * pair, word & mask, integers);
-            sums.add(2 * pair + 1, (word >> Bits) & mask, integers);
-          }
-        }
-      }
-    };
-    ahead.template run_straight<8>(value_loads<Bits>(tile, number), use);
   }
 
   /// Values of any dimension.

@@ -32,8 +32,8 @@ struct DotSums {
   }
 };
 
-/// Query rows of a team in scratch memory: a pack of the integers of 4 dimensions for every group of
-/// 8 dimensions and half of it.
+/// Query rows of a team in scratch memory: a pack of the integers of 4 dimensions for every group
+/// of 8 dimensions and half of it.
 template <int Rows>
 struct DotQuery {
   WidePack<Rows>* packs = nullptr;
@@ -82,62 +82,112 @@ struct DotQuery {
   }
 };
 
-/// Units of `Count` x `Width` words, two of which are in registers or on their way.
-template <int Count, int Width>
-struct WordsAhead {
-  static constexpr int depth = 2;
+/// Codes of a tile that a lane multiplies together: `Pieces` pieces of `Words` words.
+template <int Pieces, int Words>
+struct CodePieces {
+  static constexpr int pieces = Pieces;
+  static constexpr int words = Words;
 
-  std::uint32_t words[depth][Count][Width];
+  std::uint32_t of[Pieces][Words];
+};
 
-  /// @param load called with the number of a unit and the words that it fills
-  template <class Load>
-  KOKKOS_FORCEINLINE_FUNCTION void start(int units, const Load& load) {
+/// Multiplies all units of a tile; one is on its way while another is multiplied.
+/// @param source called with a tile, a unit and a piece; the address of the piece
+/// @param use    called with a unit and its pieces
+template <class Pieces, class Source, class Use>
+KOKKOS_FORCEINLINE_FUNCTION void for_each_unit(int units, const unsigned char* tile,
+                                               const Source& source, const Use& use) {
+  const auto load = [&](int unit, Pieces& pieces) {
     TURBOQUANT_UNROLL_IN_KERNELS
-    for (int unit = 0; unit < depth; ++unit) {
-      if (unit < units) {
-        load(unit, words[unit]);
-      }
+    for (int i = 0; i < Pieces::pieces; ++i) {
+      load_words(source(tile, unit, i), pieces.of[i]);
+    }
+  };
+  if (units == 0) {
+    return;
+  }
+  Pieces next;
+  load(0, next);
+  TURBOQUANT_KEEP_LOOP_IN_KERNELS
+  for (int unit = 0; unit < units; ++unit) {
+    const Pieces own = next;
+    if (unit + 1 < units) {
+      load(unit + 1, next);
+    }
+    use(unit, own);
+  }
+}
+
+/// Units of the tiles of a walk on their way to scratch memory. A lane copies and reads pieces of
+/// its own, so that lanes do not wait for each other.
+/// @tparam Units  of a tile
+/// @tparam Places units that are there or on their way
+/// @tparam Others units of other rings that are multiplied between two tiles of this one
+template <class Pieces, int Lanes, int Units, int Places, int Others>
+struct UnitRing {
+  static constexpr int lane_words = Pieces::words;
+  static constexpr int place_words = Pieces::pieces * Lanes * lane_words;
+  static constexpr int words = Places * place_words;
+
+  std::uint32_t* memory = nullptr;  ///< of the lane
+
+  KOKKOS_FORCEINLINE_FUNCTION UnitRing(std::uint32_t* start, int lane)
+      : memory(start + lane * lane_words) {}
+
+  /// Begins the way of the first units of the first tile. All rings start, in the order in which
+  /// their units are multiplied; then there are as many groups of copies as in the middle of a
+  /// walk.
+  template <class Source>
+  KOKKOS_FORCEINLINE_FUNCTION void start(const unsigned char* tile, const Source& source) const {
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int unit = Places; unit < Units; ++unit) {
+      end_copies();
+    }
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int unit = 0; unit < Places; ++unit) {
+      copy(tile, unit, source);
     }
   }
-  /// As soon as a unit is multiplied, another one takes its place.
-  /// @param use called with the number of a unit and its words
-  template <class Load, class Use>
-  KOKKOS_FORCEINLINE_FUNCTION void run(int units, const Load& load, const Use& use) {
+
+  /// Multiplies the units of a tile and begins the way of others in their places.
+  /// @param next the tile that follows
+  template <class Source, class Use>
+  KOKKOS_FORCEINLINE_FUNCTION void run(const unsigned char* tile, const unsigned char* next,
+                                       const Source& source, const Use& use) const {
+    static_assert(Units % Places == 0);
+    const int units = unknown_number(Units);
     TURBOQUANT_KEEP_LOOP_IN_KERNELS
-    for (int first = 0; first < units; first += depth) {
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int i = 0; i < depth; ++i) {
-        if (first + i < units) {
-          use(first + i, words[i]);
-        }
-        if (first + i + depth < units) {
-          load(first + i + depth, words[i]);
-        }
+    for (int unit = 0; unit < units; ++unit) {
+      if (unit < Places) {
+        wait_copies<Places - 1 + Others>();
+      } else {
+        wait_copies<Places - 1>();
       }
-    }
-  }
-  /// The same in code without a loop, where two units are on their way while another is multiplied.
-  template <int Units, class Load, class Use>
-  KOKKOS_FORCEINLINE_FUNCTION void run_straight(const Load& load, const Use& use) {
-    TURBOQUANT_UNROLL_IN_KERNELS
-    for (int unit = 0; unit < Units; ++unit) {
-      std::uint32_t own[Count][Width];
+      Pieces own;
       TURBOQUANT_UNROLL_IN_KERNELS
-      for (int i = 0; i < Count; ++i) {
-        TURBOQUANT_UNROLL_IN_KERNELS
-        for (int k = 0; k < Width; ++k) {
-          own[i][k] = words[unit % depth][i][k];
-        }
-      }
-      if (unit + depth < Units) {
-        load(unit + depth, words[unit % depth]);
+      for (int i = 0; i < Pieces::pieces; ++i) {
+        read_copied(place(unit, i), own.of[i]);
       }
       use(unit, own);
+      const bool same = unit + Places < Units;
+      copy(same ? tile : next, same ? unit + Places : unit + Places - Units, source);
     }
   }
+
+ private:
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION std::uint32_t* place(int unit, int piece) const {
+    return memory + unit % Places * place_words + piece * (Lanes * lane_words);
+  }
+  template <class Source>
+  KOKKOS_FORCEINLINE_FUNCTION void copy(const unsigned char* tile, int unit,
+                                        const Source& source) const {
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int i = 0; i < Pieces::pieces; ++i) {
+      copy_later<lane_words>(place(unit, i), source(tile, unit, i));
+    }
+    end_copies();
+  }
 };
-template <int Count>
-struct WordsAhead<Count, 0> {};
 
 /// Weights of the tokens of a tile with the values of a group, in scratch memory: packs of the
 /// integers of 4 tokens. Where a token is depends on the order of the tile.

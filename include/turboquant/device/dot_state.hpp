@@ -37,13 +37,13 @@ struct DotWarpScratch {
 
   /// Weights for value group `group` of those together.
   [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION DotWeights<Rows> weights(int group, int share) const {
-    return {reinterpret_cast<WidePack<Rows>*>(memory + (group * Shares + share) *
-                                                           DotWeights<Rows>::size)};
+    return {reinterpret_cast<WidePack<Rows>*>(memory +
+                                              (group * Shares + share) * DotWeights<Rows>::size)};
   }
   /// What a unit of these weights is worth.
   [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION FloatPack<Rows>& unit(int group) const {
-    return reinterpret_cast<FloatPack<Rows>*>(
-        memory + groups_together * Shares * DotWeights<Rows>::size)[group];
+    return reinterpret_cast<FloatPack<Rows>*>(memory + groups_together * Shares *
+                                                           DotWeights<Rows>::size)[group];
   }
   /// Weights of an uncompressed token.
   [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION FloatPack<Rows>& plain(int share, int token) const {
@@ -140,50 +140,48 @@ struct DotState {
     }
   }
 
-  /// What of the values of a tile is on its way.
-  /// @tparam Bits     of grouped codes; 0: nothing starts before it is asked for
-  /// @tparam OneGroup whether there is one value group
-  template <int Bits, bool OneGroup>
-  struct Ahead {
+  /// Scales and zero points of a value group.
+  struct Numbers {
     typename Tiles::ValueHalves scales;
     typename Tiles::ValueHalves zeros;
-    typename Tiles::template ValuesAhead<Bits> words;
   };
-  template <int Bits, bool OneGroup>
-  static KOKKOS_FORCEINLINE_FUNCTION void start(const Tiles& tiles, const unsigned char* tile,
-                                                Ahead<Bits, OneGroup>& ahead) {
-    if constexpr (Bits > 0) {
-      static_assert(Slots == chunk);
-      if constexpr (OneGroup) {
-        load_numbers(tiles, tile, 0, ahead);
-      }
-      tiles.template start_values<Bits>(tile, tiles.lane, ahead.words);
+  static KOKKOS_FORCEINLINE_FUNCTION void load_numbers(const Tiles& tiles,
+                                                       const unsigned char* tile, int group,
+                                                       Numbers& numbers) {
+    const TileFormat& format = tiles.in.format;
+    const std::size_t before = 2 * static_cast<std::size_t>(group) * format.sub_tile_tokens();
+    tiles.load_value_halves(tile + format.value_scales_offset() + before, numbers.scales);
+    if (format.value_codec == ValueCodec::grouped) {
+      tiles.load_value_halves(tile + format.value_zeros_offset() + before, numbers.zeros);
     }
   }
 
   /// Adds weights times the values of a tile.
-  /// @param lane of the warp
-  /// @param whole whether all tokens are visible
-  template <int Bits, bool OneGroup>
-  KOKKOS_FORCEINLINE_FUNCTION void add_values(const Tiles& tiles, const unsigned char* tile,
-                                              Ahead<Bits, OneGroup>& ahead, const Scratch& scratch,
-                                              int lane, bool whole,
-                                              const float (&weights)[tokens][Rows]) {
+  /// @param stream of the codes
+  /// @param next   the tile that follows
+  /// @param numbers of the first value group
+  /// @param lane   of the warp
+  /// @param whole  whether all tokens are visible
+  template <class Stream>
+  KOKKOS_FORCEINLINE_FUNCTION void add_values(const Tiles& tiles, const Stream& stream,
+                                              const unsigned char* tile, const unsigned char* next,
+                                              Numbers& numbers, const Scratch& scratch, int lane,
+                                              bool whole, const float (&weights)[tokens][Rows]) {
     const int groups = static_cast<int>(tiles.in.format.value_groups());
     for (int first = 0; first < groups; first += Scratch::most_groups) {
       const int end = first + Scratch::most_groups < groups ? first + Scratch::most_groups : groups;
       for (int group = first; group < end; ++group) {
-        if constexpr (!OneGroup) {
-          load_numbers(tiles, tile, group, ahead);
+        if (group > 0) {
+          load_numbers(tiles, tile, group, numbers);
         }
-        round_weights(tiles, ahead, scratch, lane, whole, group, group - first, weights);
+        round_weights(tiles, numbers, scratch, lane, whole, group, group - first, weights);
       }
       sync_lanes();
       for (int slot = 0; slot < Slots; slot += chunk) {
         if (groups == 1) {
-          add_chunk<1>(tiles, tile, ahead, scratch, lane, slot, 0, 1);
+          add_chunk<1>(tiles, stream, tile, next, scratch, lane, slot, 0, 1);
         } else {
-          add_chunk<Tiles::runs>(tiles, tile, ahead, scratch, lane, slot, first, end);
+          add_chunk<Tiles::runs>(tiles, stream, tile, next, scratch, lane, slot, first, end);
         }
       }
       sync_lanes();
@@ -227,23 +225,9 @@ struct DotState {
   }
 
  private:
-  /// Loads scales and zero points of a value group.
-  template <int Bits, bool OneGroup>
-  static KOKKOS_FORCEINLINE_FUNCTION void load_numbers(const Tiles& tiles,
-                                                       const unsigned char* tile, int group,
-                                                       Ahead<Bits, OneGroup>& ahead) {
-    const TileFormat& format = tiles.in.format;
-    const std::size_t before = 2 * static_cast<std::size_t>(group) * format.sub_tile_tokens();
-    tiles.load_value_halves(tile + format.value_scales_offset() + before, ahead.scales);
-    if (format.value_codec == ValueCodec::grouped) {
-      tiles.load_value_halves(tile + format.value_zeros_offset() + before, ahead.zeros);
-    }
-  }
-
   /// Weights times scales of a value group as integers, in scratch memory, and what they add to the
   /// sums of zero points.
   /// @param place of the group in scratch memory
-  template <class Numbers>
   KOKKOS_FORCEINLINE_FUNCTION void round_weights(const Tiles& tiles, const Numbers& numbers,
                                                  const Scratch& scratch, int lane, bool whole,
                                                  int group, int place,
@@ -308,10 +292,11 @@ struct DotState {
   }
 
   /// Adds products of the dimensions of a chunk that belong to the value groups [first, end).
-  template <int Runs, int Bits, bool OneGroup>
-  KOKKOS_FORCEINLINE_FUNCTION void add_chunk(const Tiles& tiles, const unsigned char* tile,
-                                             Ahead<Bits, OneGroup>& ahead, const Scratch& scratch,
-                                             int lane, int slot, int first, int end) {
+  template <int Runs, class Stream>
+  KOKKOS_FORCEINLINE_FUNCTION void add_chunk(const Tiles& tiles, const Stream& stream,
+                                             const unsigned char* tile, const unsigned char* next,
+                                             const Scratch& scratch, int lane, int slot, int first,
+                                             int end) {
     const TileFormat& format = tiles.in.format;
     constexpr int run = chunk / Runs;
     DotWeights<Rows> weights[Runs];
@@ -326,8 +311,8 @@ struct DotState {
     DotSums<chunk, Rows> sums;
     sums.clear();
     // Lanes without dimensions read those of another.
-    tiles.template values<Bits>(tile, tiles.dim_of_slot(slot) < format.value_dim ? number : 0,
-                                ahead.words, weights, sums);
+    stream.values(tiles, tile, next, tiles.dim_of_slot(slot) < format.value_dim ? number : 0,
+                  weights, sums);
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int k = 0; k < Runs; ++k) {
       const FloatPack<Rows> unit = scratch.unit(place[k] < 0 ? 0 : place[k]);

@@ -102,10 +102,6 @@ struct DotFormat {
 
 /// A format that kernels read when they run.
 struct AnyDotFormat {
-  static constexpr int key_bits = 0;  ///< 0: any
-  static constexpr int value_bits = 0;
-  static constexpr bool one_group = false;
-
   DotFormat tables{};
 
   [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION const DotFormat& get() const { return tables; }
@@ -114,10 +110,6 @@ struct AnyDotFormat {
 /// A format that kernels are compiled for: mse keys and grouped values of 128 dimensions.
 template <TileOrder Order, int KeyBits, int ValueBits, int ValueGroup>
 struct FixedDotFormat {
-  static constexpr int key_bits = KeyBits;
-  static constexpr int value_bits = ValueBits;
-  static constexpr bool one_group = ValueGroup == 128;
-
   [[nodiscard]] static constexpr TURBOQUANT_FUNCTION TileFormat format() noexcept {
     TileFormat format;
     format.key_bits = KeyBits;

@@ -51,13 +51,13 @@ KOKKOS_FORCEINLINE_FUNCTION void set_integer(WidePack<Rows>& pack, int n, int ro
 
 /// Writes integers 2 `pair` and 2 `pair` + 1 of all rows.
 template <int Rows>
-KOKKOS_FORCEINLINE_FUNCTION void set_integers(WidePack<Rows>& pack, int pair,
-                                              const int (&a)[Rows], const int (&b)[Rows]) {
+KOKKOS_FORCEINLINE_FUNCTION void set_integers(WidePack<Rows>& pack, int pair, const int (&a)[Rows],
+                                              const int (&b)[Rows]) {
   WordPack<Rows> words;
   TURBOQUANT_UNROLL_IN_KERNELS
   for (int r = 0; r < Rows; ++r) {
-    words.words[r] = (static_cast<std::uint32_t>(a[r]) & 0xFFFFU) |
-                     (static_cast<std::uint32_t>(b[r]) << 16U);
+    words.words[r] =
+        (static_cast<std::uint32_t>(a[r]) & 0xFFFFU) | (static_cast<std::uint32_t>(b[r]) << 16U);
   }
   pack.words[pair] = words;
 }
@@ -91,8 +91,8 @@ KOKKOS_FORCEINLINE_FUNCTION void set_integer(WidePack<Rows>& pack, int n, int ro
 }
 
 template <int Rows>
-KOKKOS_FORCEINLINE_FUNCTION void set_integers(WidePack<Rows>& pack, int pair,
-                                              const int (&a)[Rows], const int (&b)[Rows]) {
+KOKKOS_FORCEINLINE_FUNCTION void set_integers(WidePack<Rows>& pack, int pair, const int (&a)[Rows],
+                                              const int (&b)[Rows]) {
   TURBOQUANT_UNROLL_IN_KERNELS
   for (int r = 0; r < Rows; ++r) {
     set_integer(pack, 2 * pair, r, a[r]);
@@ -108,7 +108,9 @@ KOKKOS_FORCEINLINE_FUNCTION std::uint32_t nibble_signs(std::uint32_t x, int half
 #if TURBOQUANT_CUDA_LANES
   // A selector of 8 and more takes the sign of a byte.
   std::uint32_t out;
-  asm("prmt.b32 %0,%1,%2,%3;" : "=r"(out) : "r"(x << 4U), "r"(x), "r"(half == 0 ? 0xD9C8U : 0xFBEAU));
+  asm("prmt.b32 %0,%1,%2,%3;"
+      : "=r"(out)
+      : "r"(x << 4U), "r"(x), "r"(half == 0 ? 0xD9C8U : 0xFBEAU));
   return out;
 #else
   return look_up({0x0000FF00U, 0U}, (x >> (half == 0 ? 3U : 19U)) & 0x1111U);
@@ -141,7 +143,8 @@ KOKKOS_FORCEINLINE_FUNCTION float float_of_half(std::uint32_t bits) {
 /// Words that follow each other in a tile; at addresses that are multiples of 16 bytes, or of their
 /// size, on devices. Nobody writes them while a kernel runs.
 template <int Count>
-KOKKOS_FORCEINLINE_FUNCTION void load_words(const unsigned char* at, std::uint32_t (&words)[Count]) {
+KOKKOS_FORCEINLINE_FUNCTION void load_words(const unsigned char* at,
+                                            std::uint32_t (&words)[Count]) {
 #if TURBOQUANT_CUDA_LANES
   if constexpr (Count % 4 == 0) {
     TURBOQUANT_UNROLL_IN_KERNELS
