@@ -1,7 +1,8 @@
 // Decode attention over compressed tiles on an accelerator.
 //
-//     decode_attention_device [--json FILE] [--only SUBSTRING] [--quick]
+//     decode_attention_device [--json FILE] [--only SUBSTRING] [--quick] [--host-order]
 //
+// Tiles are in mma order, or with `--host-order` in host order, which dot products read.
 // Every shape is timed in two ways: replays of a CUDA graph (kernels back to back) and events
 // around ordinary launches. Step i reads cache i of as many caches as hold 400 MB, many times the
 // L2, so that nothing is warm. A number is the median of 7 rounds, in microseconds a step. Codes
@@ -113,7 +114,7 @@ struct Timing {
   std::string plan;
 };
 
-Timing time_shape(const Shape& shape, cudaStream_t stream, bool quick) {
+Timing time_shape(const Shape& shape, cudaStream_t stream, TileOrder tile_order, bool quick) {
   const Device exec(stream);
   TileCodecOptions options;
   options.format.key_bits = shape.key_bits;
@@ -121,7 +122,7 @@ Timing time_shape(const Shape& shape, cudaStream_t stream, bool quick) {
   options.format.value_bits = shape.value_bits;
   options.format.value_dim = shape.dim;
   options.format.value_group = shape.dim / shape.groups;
-  options.format.order = TileOrder::mma;
+  options.format.order = tile_order;
   const TileCodec<Space> codec(options);
   const TileFormat& format = codec.format();
   const auto page = static_cast<std::int64_t>(format.bytes()) * shape.kv_heads;
@@ -245,7 +246,7 @@ Timing time_shape(const Shape& shape, cudaStream_t stream, bool quick) {
   return timing;
 }
 
-int run_all(const char* json, const std::string& only, bool quick) {
+int run_all(const char* json, const std::string& only, TileOrder order, bool quick) {
   if (int devices = 0; cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
     std::puts("skipped: no device");
     return 0;
@@ -267,7 +268,7 @@ int run_all(const char* json, const std::string& only, bool quick) {
     if (std::string(name).find(only) == std::string::npos) {
       continue;
     }
-    const Timing timing = time_shape(shape, stream, quick);
+    const Timing timing = time_shape(shape, stream, order, quick);
     const double rate = timing.bytes / timing.graph_us * 1e-3;
     std::printf("%-36s %10.2f %10.2f %8.0f\n", name, timing.graph_us, timing.plain_us, rate);
     if (std::getenv("PLANS") != nullptr) {
@@ -296,7 +297,7 @@ int run_all(const char* json, const std::string& only, bool quick) {
 
 #else
 
-int run_all(const char*, const std::string&, bool) {
+int run_all(const char*, const std::string&, TileOrder, bool) {
   static_cast<void>(shapes);
   std::puts("skipped: no device (this Kokkos was built without CUDA)");
   return 0;
@@ -310,6 +311,7 @@ int main(int argc, char** argv) {
   const char* json = nullptr;
   std::string only;
   bool quick = false;
+  TileOrder order = TileOrder::mma;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
       json = argv[++i];
@@ -317,11 +319,14 @@ int main(int argc, char** argv) {
       only = argv[++i];
     } else if (std::strcmp(argv[i], "--quick") == 0) {
       quick = true;
+    } else if (std::strcmp(argv[i], "--host-order") == 0) {
+      order = TileOrder::host;
     } else {
       std::fprintf(stderr,
-                   "usage: decode_attention_device [--json FILE] [--only PART] [--quick]\n");
+                   "usage: decode_attention_device [--json FILE] [--only PART] [--quick] "
+                   "[--host-order]\n");
       return 2;
     }
   }
-  return run_all(json, only, quick);
+  return run_all(json, only, order, quick);
 }

@@ -63,10 +63,9 @@ void require_extents(const char* name, const View& view,
 ///         here).
 /// No allocation, no copy between memory spaces; three kernels (two with dot products; on matrix
 /// units one, or two where histories are cut into very many parts), which a CUDA graph can capture;
-/// matrix units need pages aligned to 16 bytes. Runs that overlap in time need workspaces of their
-/// own. O(tokens
-/// query_heads (key_dim + value_dim)). Same bits for the same plan, records and processor, whatever
-/// the number of threads.
+/// on devices, matrix units and dot products need pages aligned to 16 bytes. Runs that overlap in
+/// time need workspaces of their own. O(tokens query_heads (key_dim + value_dim)). Same bits for
+/// the same plan, records and processor, whatever the number of threads.
 template <class ExecutionSpace, class MemorySpace, class Query, class Output>
 void run_decode(const ExecutionSpace& exec, const DecodePlan<ExecutionSpace, MemorySpace>& plan,
                 const DecodeInputs<Query, MemorySpace>& inputs,

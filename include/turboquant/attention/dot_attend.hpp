@@ -6,6 +6,7 @@
 #include <turboquant/device/dot_keys.hpp>
 #include <turboquant/device/dot_mma_tiles.hpp>
 #include <turboquant/device/dot_state.hpp>
+#include <turboquant/device/dot_stream.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -14,25 +15,30 @@ namespace turboquant::detail {
 
 /// First step with dot products: one team takes one part of the history of one kv head, or its
 /// exact rows, for up to `Rows` query rows, which it rotates and rounds itself.
-/// @tparam Tiles  `HostDotTiles` or `MmaDotTiles`
+/// @tparam Tiles  `HostDotTiles` or `MmaDotTiles` for some lanes of a warp
+/// @tparam Format `AnyDotFormat` or a `FixedDotFormat`
 /// @tparam MaxDim the largest dimension of keys and values
-template <class Tiles, int Lanes, int Warps, int Rows, int MaxDim>
+template <class Tiles, class Format, int Lanes, int Warps, int Rows, int MaxDim>
 struct DotAttend {
-  static constexpr int slots = MaxDim / Lanes;
+  static constexpr int slots = MaxDim / Tiles::lanes;
   static constexpr int tokens = Tiles::tokens;
   static constexpr int tile_tokens = static_cast<int>(TileFormat::tokens);
   using State = DotState<Tiles, Lanes, Rows, slots>;
-  using WarpScratch = DotWarpScratch<Lanes, Rows>;
+  using WarpScratch = typename State::Scratch;
+  /// Tiles that a warp takes at a time.
+  static constexpr int shares = State::shares;
   using Keys = DotKeys<Tiles, Lanes, Rows>;
+  using Stream = DotStream<Tiles, Format, Lanes>;
 
-  DotFormat format;
+  Format format;
   DecodeWorkspace workspace;
   const DecodeSequence* sequences;
   RowView queries{};
   DotPreparation preparation{};
 
   [[nodiscard]] static TURBOQUANT_FUNCTION std::size_t warp_floats(const TileFormat& format) {
-    const std::size_t walk = WarpScratch::floats(static_cast<int>(format.value_groups()));
+    const std::size_t walk =
+        WarpScratch::floats(static_cast<int>(format.value_groups())) + Stream::floats();
     const auto prepare = 2 * static_cast<std::size_t>(format.key_dim);
     const auto results = std::size_t{Rows} * (static_cast<std::size_t>(format.value_dim) + 2);
     const std::size_t larger = prepare > results ? prepare : results;
@@ -76,13 +82,15 @@ struct DotAttend {
       }
       return;
     }
-    const Tiles tiles(format, lane);
+    const DotFormat in = format.get();
+    const TileFormat& tile_format = in.format;
+    const Tiles tiles(in, lane % Tiles::lanes);
     auto* const memory = static_cast<float*>(
-        member.team_scratch(0).get_shmem_aligned(scratch_bytes(format.format), 128));
-    float* const own = memory + Keys::floats(format.format) +
-                       static_cast<std::size_t>(warp) * warp_floats(format.format);
-    const WarpScratch scratch(own);
-    const Keys keys(format, memory);
+        member.team_scratch(0).get_shmem_aligned(scratch_bytes(tile_format), 128));
+    float* const own = memory + Keys::floats(tile_format) +
+                       static_cast<std::size_t>(warp) * warp_floats(tile_format);
+    const WarpScratch scratch(own, static_cast<int>(tile_format.value_groups()));
+    const Keys keys(in, memory);
     for (int r = warp; r < Rows; r += Warps) {
       const bool exists = r < task.rows;
       const std::int64_t at =
@@ -95,14 +103,14 @@ struct DotAttend {
     }
     member.team_barrier();
     State state;
-    state.clear(scratch, static_cast<int>(format.format.value_groups()), lane);
+    state.clear(scratch, static_cast<int>(tile_format.value_groups()), lane);
     if (exact) {
       attend_run(tiles, sequence, task, memory, scratch, state, warp, true);
       attend_run(tiles, sequence, task, memory, scratch, state, warp, false);
     } else {
       walk(tiles, keys, sequence, history, task, scratch, state, warp);
     }
-    finish(member, tiles, task, exact, memory + Keys::floats(format.format), scratch, state, warp);
+    finish(member, tiles, task, exact, memory + Keys::floats(tile_format), scratch, state);
   }
 
  private:
@@ -128,84 +136,132 @@ struct DotAttend {
     return range;
   }
 
-  /// `PagedTiles::tile`; divisions of 64 bits take long on devices.
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION const std::byte* tile_address(const PagedTiles& history,
-                                                                          std::int64_t tile,
-                                                                          int head) const {
+  /// `PagedTiles::tile` in two steps, so that nothing waits for the page's address at once.
+  struct TilePlace {
+    const std::byte* page = nullptr;
+    std::int64_t offset = 0;
+
+    [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION const unsigned char* address() const {
+      return in_device_memory(reinterpret_cast<const unsigned char*>(page + offset));
+    }
+  };
+  [[nodiscard]] static KOKKOS_FORCEINLINE_FUNCTION TilePlace tile_place(const PagedTiles& history,
+                                                                        std::uint32_t tile_bytes,
+                                                                        std::int64_t tile,
+                                                                        int head) {
     const std::int64_t each = history.tiles_per_page;
-    if (each == 1) {
-      return history.pages[tile] + static_cast<std::int64_t>(head) * format.tile_bytes;
+    std::int64_t page = tile;
+    if (each != 1) {
+      // Divisions of 64 bits take long on devices.
+      page = ((tile | each) >> 31) != 0
+                 ? tile / each
+                 : static_cast<std::uint32_t>(tile) / static_cast<std::uint32_t>(each);
     }
-    if (((tile | each) >> 31) != 0) {
-      return history.tile(tile, head, format.tile_bytes);
-    }
-    const auto page = static_cast<std::uint32_t>(tile) / static_cast<std::uint32_t>(each);
-    const std::int64_t in_page = tile - page * each;
-    return history.pages[page] + (head * each + in_page) * format.tile_bytes;
+    return {history.pages[page], (head * each + tile - page * each) * tile_bytes};
   }
 
-  /// Hides what the rows of the team do not see, and caps the others.
-  KOKKOS_FORCEINLINE_FUNCTION void mask(const Tiles& tiles, const TokenRange& range,
-                                        const Task& task, bool whole,
-                                        float (&logits)[tokens][Rows]) const {
-    const float cap = workspace.layout.soft_cap;
-    if (cap > 0) {
+  KOKKOS_FORCEINLINE_FUNCTION void cap(float (&logits)[tokens][Rows]) const {
+    const float bound = workspace.layout.soft_cap;
+    if (bound > 0) {
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int j = 0; j < tokens; ++j) {
         TURBOQUANT_UNROLL_IN_KERNELS
         for (int r = 0; r < Rows; ++r) {
-          logits[j][r] = soft_capped(logits[j][r], cap);
+          logits[j][r] = soft_capped(logits[j][r], bound);
         }
       }
     }
-    if (whole) {
-      return;
-    }
+  }
+
+  /// Hides what the rows of the team do not see.
+  KOKKOS_FORCEINLINE_FUNCTION void mask(const Tiles& tiles, const TokenRange& range,
+                                        const Task& task, float (&logits)[tokens][Rows]) const {
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int r = 0; r < Rows; ++r) {
       const TokenRange::Slots seen = range.visible(task.first_row + r);
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int j = 0; j < tokens; ++j) {
-        const int token = tiles.lane + Lanes * j;
+        const int token = tiles.token(j);
         logits[j][r] = token >= seen.first && token < seen.end ? logits[j][r] : negative_infinity;
       }
     }
+  }
+
+  /// Tiles [begin, end) of the walk, all of whose tokens all rows of the team see.
+  struct WholeTiles {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+  };
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION WholeTiles whole_tiles(const DecodeSequence& sequence,
+                                                                   const HistoryTiles& history,
+                                                                   const Task& task) const {
+    const DecodeLayout& layout = workspace.layout;
+    const std::int64_t query = sequence.query_position - sequence.page_position + 1;
+    const std::int64_t oldest = query + task.first_row / layout.ratio;
+    const std::int64_t newest = query + (task.first_row + task.rows - 1) / layout.ratio;
+    std::int64_t begin = history.begin;
+    if (layout.sliding_window > 0 && newest - layout.sliding_window > begin) {
+      begin = newest - layout.sliding_window;
+    }
+    const std::int64_t end = oldest < history.end ? oldest : history.end;
+    return {(begin + tile_tokens - 1) / tile_tokens, end > 0 ? end / tile_tokens : 0};
   }
 
   KOKKOS_FORCEINLINE_FUNCTION void walk(const Tiles& tiles, const Keys& keys,
                                         const DecodeSequence& sequence, const HistoryTiles& history,
                                         const Task& task, const WarpScratch& scratch, State& state,
                                         int warp) const {
+    const int lane = lane_index<Lanes>();
+    const int groups = static_cast<int>(tiles.in.format.value_groups());
     const std::int64_t begin = history.first_tile + task.split * history.per_split;
     const std::int64_t last =
         begin + history.per_split < history.end_tile ? begin + history.per_split : history.end_tile;
-    TokenRange range = token_range(sequence);
-    const auto address = [&](std::int64_t tile) {
-      return reinterpret_cast<const unsigned char*>(
-          tile_address(sequence.history, tile, task.head));
+    const WholeTiles all = whole_tiles(sequence, history, task);
+    const PagedTiles pages = sequence.history;
+    constexpr int step = Warps * shares;
+    const auto place = [&](std::int64_t tile) {
+      // Lanes without a tile read the last one.
+      const std::int64_t own = tile + lane / Tiles::lanes;
+      return tile_place(pages, tiles.in.tile_bytes, own < last ? own : last - 1, task.head);
     };
-    std::int64_t tile = begin + warp;
-    const unsigned char* at = tile < last ? address(tile) : nullptr;
-    for (; tile < last; tile += Warps) {
-      const unsigned char* const next = tile + Warps < last ? address(tile + Warps) : nullptr;
-      float logits[tokens][Rows];
-      const unsigned char* const own = in_device_memory(at);
-      keys.score(tiles, own, logits);
-      const std::int64_t start = tile * tile_tokens;
-      range.first = history.begin > start ? static_cast<int>(history.begin - start) : 0;
-      range.end =
-          history.end < start + tile_tokens ? static_cast<int>(history.end - start) : tile_tokens;
-      range.position = sequence.page_position + start;
-      const bool whole = range.visible(task.first_row).first == 0 &&
-                         range.visible(task.first_row).end == tile_tokens &&
-                         range.visible(task.first_row + task.rows - 1).first == 0 &&
-                         range.visible(task.first_row + task.rows - 1).end == tile_tokens;
-      mask(tiles, range, task, whole, logits);
-      state.take_logits(scratch, static_cast<int>(format.format.value_groups()), tiles.lane,
-                        logits);
-      state.add_values(tiles, own, scratch, logits);
-      at = next;
+    std::int64_t tile = begin + warp * shares;
+    if (tile >= last) {
+      return;
     }
+    const unsigned char* own = place(tile).address();
+    TilePlace ahead = place(tile + step);
+    const Stream stream(scratch.memory + WarpScratch::floats(groups), lane);
+    typename Tiles::KeyHalves key_scales;
+    stream.start(tiles, own);
+    keys.load_scales(tiles, own, key_scales);
+    TURBOQUANT_KEEP_LOOP_IN_KERNELS
+    for (; tile < last; tile += step) {
+      const unsigned char* const next = ahead.address();
+      ahead = place(tile + 2 * step);
+      typename State::Numbers numbers;
+      State::load_numbers(tiles, own, 0, numbers);
+      float logits[tokens][Rows];
+      keys.score(tiles, stream, own, next, key_scales, logits);
+      keys.load_scales(tiles, next, key_scales);
+      const bool whole = tile >= all.begin && tile + shares <= all.end && tile + shares <= last;
+      cap(logits);
+      if (!whole) {
+        const std::int64_t start = (tile + lane / Tiles::lanes) * tile_tokens;
+        TokenRange range = token_range(sequence);
+        range.first = history.begin > start ? static_cast<int>(history.begin - start) : 0;
+        range.end =
+            history.end < start + tile_tokens ? static_cast<int>(history.end - start) : tile_tokens;
+        range.position = sequence.page_position + start;
+        if (tile + lane / Tiles::lanes >= last) {
+          range.end = range.first;
+        }
+        mask(tiles, range, task, logits);
+      }
+      state.take_logits(scratch, groups, lane, logits);
+      state.add_values(tiles, stream, own, next, numbers, scratch, lane, whole, logits);
+      own = next;
+    }
+    stream.finish();
   }
 
   /// Uncompressed tokens in blocks of 64: sinks or the window.
@@ -213,6 +269,7 @@ struct DotAttend {
                                               const Task& task, const float* memory,
                                               const WarpScratch& scratch, State& state, int warp,
                                               bool sinks) const {
+    const int lane = lane_index<Lanes>();
     const RowView& keys = sinks ? sequence.sink_keys : sequence.window_keys;
     const std::int64_t count = sinks ? sequence.num_sinks : sequence.window_count;
     const std::int64_t capacity = sinks ? sequence.num_sinks : sequence.window_capacity;
@@ -221,36 +278,50 @@ struct DotAttend {
     if (sinks) {
       range.window = 0;  // sinks stay visible however far the window has moved on
     }
-    for (std::int64_t done = static_cast<std::int64_t>(tile_tokens) * warp; done < count;
-         done += static_cast<std::int64_t>(tile_tokens) * Warps) {
+    for (std::int64_t done = static_cast<std::int64_t>(tile_tokens) * shares * warp; done < count;
+         done += static_cast<std::int64_t>(tile_tokens) * shares * Warps) {
+      const std::int64_t before = done + tile_tokens * (lane / Tiles::lanes);
+      const std::int64_t left = count - before;
       range.first = 0;
-      range.end = static_cast<int>(count - done < tile_tokens ? count - done : tile_tokens);
-      range.position = (sinks ? 0 : sequence.window_position) + done;
-      const auto row = [&](int token) { return (start + done + token) % capacity; };
-      float logits[tokens][Rows];
+      range.end = static_cast<int>(left < 0 ? 0 : (left < tile_tokens ? left : tile_tokens));
+      range.position = (sinks ? 0 : sequence.window_position) + before;
+      const auto row = [&](int token) { return (start + before + token) % capacity; };
+      float logits[tokens][Rows] = {};
+      std::int64_t first[tokens];
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int j = 0; j < tokens; ++j) {
+        const int token = tiles.token(j);
+        first[j] = keys.offset(row(token < range.end ? token : 0), task.head);
+      }
+      for (int d = 0; d < tiles.in.format.key_dim; ++d) {
+        const auto query = reinterpret_cast<const FloatPack<Rows>*>(memory)[d];
         TURBOQUANT_UNROLL_IN_KERNELS
-        for (int r = 0; r < Rows; ++r) {
-          logits[j][r] = 0;
-        }
-        const int token = tiles.lane + Lanes * j;
-        if (token < range.end) {
-          const std::int64_t first = keys.offset(row(token), task.head);
-          for (int d = 0; d < format.format.key_dim; ++d) {
-            const float key = keys.read(first + d);
-            const auto query = reinterpret_cast<const FloatPack<Rows>*>(memory)[d];
-            TURBOQUANT_UNROLL_IN_KERNELS
-            for (int r = 0; r < Rows; ++r) {
-              logits[j][r] += query.numbers[r] * key;
-            }
+        for (int j = 0; j < tokens; ++j) {
+          const float key = keys.read(first[j] + d);
+          TURBOQUANT_UNROLL_IN_KERNELS
+          for (int r = 0; r < Rows; ++r) {
+            logits[j][r] += query.numbers[r] * key;
           }
         }
       }
-      mask(tiles, range, task, false, logits);
-      state.take_logits(scratch, 0, tiles.lane, logits);
+      cap(logits);
+      mask(tiles, range, task, logits);
+      state.take_logits(scratch, 0, lane, logits);
       state.add_rows(tiles, sinks ? sequence.sink_values : sequence.window_values, task.head, row,
-                     scratch, range.end, logits);
+                     scratch, lane, range.end, logits);
+    }
+  }
+
+  /// Sums of a number for each row over all lanes, in a fixed order.
+  /// @tparam First a power of two: lanes whose numbers differ in bits below it are apart
+  template <int First>
+  static KOKKOS_FORCEINLINE_FUNCTION void add_lanes(float (&numbers)[Rows]) {
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int other = First; other < Lanes; other *= 2) {
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int r = 0; r < Rows; ++r) {
+        numbers[r] += from_lane_xor(numbers[r], other);
+      }
     }
   }
 
@@ -258,43 +329,26 @@ struct DotAttend {
   template <class Member>
   KOKKOS_FORCEINLINE_FUNCTION void finish(const Member& member, const Tiles& tiles,
                                           const Task& task, bool exact, float* memory,
-                                          const WarpScratch& scratch, State& state,
-                                          int warp) const {
-    const TileFormat& tile_format = format.format;
+                                          const WarpScratch& scratch, State& state) const {
+    const TileFormat& tile_format = tiles.in.format;
     const int dim = tile_format.value_dim;
-    const int lane = tiles.lane;
-    sync_lanes();
+    const int lane = lane_index<Lanes>();
+    const int warp = member.team_rank();
+    for (int group = 0; group < static_cast<int>(tile_format.value_groups()); ++group) {
+      FloatPack<Rows> zero = scratch.zero(group, lane);
+      add_lanes<1>(zero.numbers);
+      scratch.zero(group, lane) = zero;
+    }
+    add_lanes<1>(state.sum);
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int slot = 0; slot < slots; ++slot) {
+      add_lanes<Tiles::lanes>(state.output[slot]);
       const int d = tiles.dim_of_slot(slot);
+      const FloatPack<Rows> zero = scratch.zero(d < dim ? d / tile_format.value_group : 0, lane);
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int r = 0; r < Rows; ++r) {
-        state.output[slot][r] *= exact ? 1.0F : format.value_step;
-      }
-      if (d < dim) {
-        const int group = d / tile_format.value_group;
-        for (int other = 0; other < Lanes; ++other) {
-          const FloatPack<Rows> zero = scratch.zero(group, other);
-          TURBOQUANT_UNROLL_IN_KERNELS
-          for (int r = 0; r < Rows; ++r) {
-            state.output[slot][r] += zero.numbers[r];
-          }
-        }
-      }
-    }
-    // Sums of weights take the place of the first group's zero points.
-    sync_lanes();
-    TURBOQUANT_UNROLL_IN_KERNELS
-    for (int r = 0; r < Rows; ++r) {
-      scratch.zero(0, lane).numbers[r] = state.sum[r];
-    }
-    sync_lanes();
-    FloatPack<Rows> sum{};
-    for (int other = 0; other < Lanes; ++other) {
-      const FloatPack<Rows> part = scratch.zero(0, other);
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int r = 0; r < Rows; ++r) {
-        sum.numbers[r] += part.numbers[r];
+        state.output[slot][r] *= exact ? 1.0F : tiles.in.value_step;
+        state.output[slot][r] += zero.numbers[r];
       }
     }
     member.team_barrier();
@@ -306,13 +360,13 @@ struct DotAttend {
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int slot = 0; slot < slots; ++slot) {
         const int d = tiles.dim_of_slot(slot);
-        if (d < dim) {
+        if (d < dim && lane < Tiles::lanes) {
           own[r * dim + d] = state.output[slot][r];
         }
       }
       if (lane == 0) {
         own[Rows * dim + r] = state.reference[r];
-        own[Rows * dim + Rows + r] = sum.numbers[r];
+        own[Rows * dim + Rows + r] = state.sum[r];
       }
     }
     member.team_barrier();

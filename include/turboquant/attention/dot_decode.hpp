@@ -34,38 +34,49 @@ void run_dot(const ExecutionSpace& exec, const TileTables& tables, const DecodeW
         kernel);
   };
   const TileFormat& format = tables.format;
-  const auto attend = [&]<class Tiles, int Rows, int MaxDim>() {
-    using Kernel = DotAttend<Tiles, lanes, warps, Rows, MaxDim>;
+  const auto attend = [&]<class Tiles, int Rows, int MaxDim>(const auto& dot_tables) {
+    using Kernel = DotAttend<Tiles, std::decay_t<decltype(dot_tables)>, lanes, warps, Rows, MaxDim>;
     const Kernel kernel{
-        dot_format(format),
+        dot_tables,
         workspace,
         sequences,
         queries,
         {tables.key_rotation, tables.sketch, tables.residual_factor, layout.logit_scale}};
     launch("turboquant::run_decode::dot_attend",
            layout.num_sequences * layout.kv_heads * layout.row_blocks * (layout.num_splits + 1),
-           Kokkos::LaunchBounds<warps * lanes, 4>{}, Kernel::scratch_bytes(format), kernel);
+           Kokkos::LaunchBounds<warps * lanes, DotPlan::teams>{}, Kernel::scratch_bytes(format),
+           kernel);
   };
-  const auto with_rows = [&]<class Tiles, int MaxDim>() {
+  const auto with_rows = [&]<class Tiles, int MaxDim>(const auto& dot_tables) {
     if constexpr (on_device) {
       if (layout.team_rows == 2) {
-        return attend.template operator()<Tiles, 2, MaxDim>();
+        return attend.template operator()<Tiles, 2, MaxDim>(dot_tables);
       }
     }
-    attend.template operator()<Tiles, 4, MaxDim>();
+    attend.template operator()<Tiles, 4, MaxDim>(dot_tables);
   };
-  const auto with_dims = [&]<class Tiles>() {
+  const auto with_format = [&]<template <int> class Tiles>() {
     if constexpr (on_device) {
+      using Narrow = Tiles<DotPlan::tile_lanes>;
+      if constexpr (copies_later<ExecutionSpace>) {
+        const auto call = [&](const auto& fixed) {
+          attend.template operator()<Narrow, 4, 128>(fixed);
+        };
+        if (layout.team_rows == 4 && with_fixed_format<Narrow::order>(format, call)) {
+          return;
+        }
+      }
       if (format.key_dim <= 128 && format.value_dim <= 128) {
-        return with_rows.template operator()<Tiles, 128>();
+        return with_rows.template operator()<Narrow, 128>(AnyDotFormat{dot_format(format)});
       }
     }
-    with_rows.template operator()<Tiles, 256>();
+    with_rows.template operator()<Tiles<on_device ? 2 * DotPlan::tile_lanes : 1>, 256>(
+        AnyDotFormat{dot_format(format)});
   };
   if (format.order == TileOrder::host) {
-    with_dims.template operator()<HostDotTiles<lanes>>();
+    with_format.template operator()<HostDotTiles>();
   } else {
-    with_dims.template operator()<MmaDotTiles<lanes>>();
+    with_format.template operator()<MmaDotTiles>();
   }
   using Merge = DotMerge<lanes, Output>;
   launch("turboquant::run_decode::dot_merge",

@@ -17,8 +17,11 @@ struct DotPlan {
   static constexpr int max_dim = 256;
   static constexpr int max_groups = 8;
   static constexpr int warps = 4;  ///< of a team on a device
-  /// Threads of a device that run teams at the same time, of 2048: registers allow no more.
-  static constexpr int busy_of_2048 = 512;
+  static constexpr int teams = 3;  ///< of a device's multiprocessor: registers allow no more
+  /// Lanes that share a tile: 16 where keys and values have up to 128 dimensions. They have 4 of
+  /// its tokens and 8 of its dimensions each; more lanes would read the query and the weights more
+  /// often.
+  static constexpr int tile_lanes = 16;
 
   std::string refusal;  ///< why they do not; empty if they do
   int team_rows = 4;    ///< query rows of a team: 2 or 4
@@ -52,13 +55,15 @@ struct DotPlan {
   plan.row_blocks = static_cast<int>(ceil_div(rows, plan.team_rows));
   const std::int64_t walks =
       checked_mul(checked_mul(problem.num_sequences, problem.kv_heads), plan.row_blocks);
+  constexpr int threads_of_multiprocessor = 2048;
   const std::int64_t slots =
-      (std::max)(std::int64_t{1}, threads * DotPlan::busy_of_2048 / 2048 / lanes / DotPlan::warps);
+      (std::max)(std::int64_t{1}, threads * DotPlan::teams / threads_of_multiprocessor);
+  const int tiles_of_team = DotPlan::warps * (std::max)(1, lanes / DotPlan::tile_lanes);
   constexpr auto tile_tokens = static_cast<std::int64_t>(TileFormat::tokens);
   plan.num_splits = num_splits > 0
                         ? num_splits
                         : fewest_splits(walks, ceil_div(problem.max_history_tokens, tile_tokens),
-                                        slots, DotPlan::warps);
+                                        slots, tiles_of_team);
   // Teams are numbered with 32 bits.
   if (checked_mul(checked_mul(walks, plan.team_rows), std::int64_t{plan.num_splits} + 1) >
       (std::numeric_limits<int>::max)()) {

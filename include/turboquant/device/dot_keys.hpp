@@ -1,7 +1,7 @@
 #pragma once
 
+#include <turboquant/device/dot_products.hpp>
 #include <turboquant/device/dot_query.hpp>
-#include <turboquant/device/dot_tables.hpp>
 #include <turboquant/device/key_mean.hpp>
 
 #include <cstddef>
@@ -21,6 +21,7 @@ struct DotPreparation {
 ///
 /// The section holds words of integers, (key_dim, Rows) floats where keys are fp8 or have means,
 /// and (4, Rows) numbers: what units of the integers are worth.
+/// @tparam Lanes of a warp
 template <class Tiles, int Lanes, int Rows>
 struct DotKeys {
   static constexpr int tokens = Tiles::tokens;
@@ -80,10 +81,68 @@ struct DotKeys {
     }
   }
 
+  /// Loads the scales of the keys of a tile.
+  KOKKOS_FORCEINLINE_FUNCTION void load_scales(const Tiles& tiles, const unsigned char* tile,
+                                               typename Tiles::KeyHalves& scales) const {
+    if (format.key_codec != KeyCodec::float8) {
+      tiles.load_key_halves(tile + format.key_scales_offset(), scales);
+    }
+  }
+
   /// Logits of the rows with the tokens of a lane, not masked.
-  KOKKOS_FORCEINLINE_FUNCTION void score(const Tiles& tiles, const unsigned char* tile,
+  /// @param stream of the codes
+  /// @param next   the tile that follows
+  template <class Stream>
+  KOKKOS_FORCEINLINE_FUNCTION void score(const Tiles& tiles, const Stream& stream,
+                                         const unsigned char* tile, const unsigned char* next,
+                                         const typename Tiles::KeyHalves& key_scales,
                                          float (&logits)[tokens][Rows]) const {
-    const float* const unit = units();
+    if (format.key_codec == KeyCodec::float8) {
+      score_float8(tiles, tile, logits);
+    } else {
+      DotSums<tokens, Rows> sums;
+      sums.clear();
+      stream.scores(tiles, tile, next, query(0), sums);
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int j = 0; j < tokens; ++j) {
+        // With means the sign says which keys are centred.
+        const float scale = key_scales[j] < 0 ? -key_scales[j] : key_scales[j];
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int r = 0; r < Rows; ++r) {
+          logits[j][r] = sums.value(j, r) * (scale * units()[r]);
+        }
+      }
+      if (format.key_codec == KeyCodec::inner_product) {
+        typename Tiles::KeyHalves scales;
+        tiles.load_key_halves(tile + format.residual_scales_offset(), scales);
+        sums.clear();
+        tiles.template signs<Rows>(tile, query(1), sums);
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int j = 0; j < tokens; ++j) {
+          TURBOQUANT_UNROLL_IN_KERNELS
+          for (int r = 0; r < Rows; ++r) {
+            logits[j][r] += sums.value(j, r) * (scales[j] * units()[Rows + r]);
+          }
+        }
+      }
+    }
+    if (format.centres_keys()) {
+      add_mean(tiles, tile, logits);
+    }
+  }
+
+ private:
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION DotQuery<Rows> query(int number) const {
+    return {
+        reinterpret_cast<WidePack<Rows>*>(memory + number * DotQuery<Rows>::size(format.key_dim))};
+  }
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION float* units() const {
+    return memory + floats(format) - 4 * Rows;
+  }
+
+  KOKKOS_FORCEINLINE_FUNCTION void score_float8(const Tiles& tiles, const unsigned char* tile,
+                                                float (&logits)[tokens][Rows]) const {
+    const auto* query = reinterpret_cast<const FloatPack<Rows>*>(plain());
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int j = 0; j < tokens; ++j) {
       TURBOQUANT_UNROLL_IN_KERNELS
@@ -91,65 +150,32 @@ struct DotKeys {
         logits[j][r] = 0;
       }
     }
-    if (format.key_codec == KeyCodec::float8) {
-      tiles.template float8<Rows>(tile, plain(), logits);
-      add_mean(tiles, tile, logits);
-      return;
-    }
-    float scales[tokens];
-    TURBOQUANT_UNROLL_IN_KERNELS
-    for (int j = 0; j < tokens; ++j) {
-      // With means the sign says which keys are centred.
-      const float scale = tiles.key_half(tile, format.key_scales_offset(), j);
-      scales[j] = scale < 0 ? -scale : scale;
-    }
-    DotSums<tokens, Rows> sums;
-    sums.clear();
-    tiles.template scores<Rows>(tile, query(0), sums);
-    TURBOQUANT_UNROLL_IN_KERNELS
-    for (int j = 0; j < tokens; ++j) {
+    TURBOQUANT_KEEP_LOOP_IN_KERNELS
+    for (int four = 0; four < format.key_dim / 4; ++four) {
+      std::uint32_t words[tokens];
+      tiles.float8_words(tile, four, words);
       TURBOQUANT_UNROLL_IN_KERNELS
-      for (int r = 0; r < Rows; ++r) {
-        logits[j][r] = sums.value(j, r) * (scales[j] * unit[r]);
-      }
-    }
-    if (format.key_codec == KeyCodec::inner_product) {
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int j = 0; j < tokens; ++j) {
-        scales[j] = tiles.key_half(tile, format.residual_scales_offset(), j);
-      }
-      sums.clear();
-      tiles.template signs<Rows>(tile, query(1), sums);
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int j = 0; j < tokens; ++j) {
+      for (int n = 0; n < 4; ++n) {
+        const FloatPack<Rows> row = query[4 * four + n];
         TURBOQUANT_UNROLL_IN_KERNELS
-        for (int r = 0; r < Rows; ++r) {
-          logits[j][r] += sums.value(j, r) * (scales[j] * unit[Rows + r]);
+        for (int j = 0; j < tokens; ++j) {
+          const float key = finite_float8(words[j] >> static_cast<unsigned>(8 * n));
+          TURBOQUANT_UNROLL_IN_KERNELS
+          for (int r = 0; r < Rows; ++r) {
+            logits[j][r] += row.numbers[r] * key;
+          }
         }
       }
     }
-    add_mean(tiles, tile, logits);
-  }
-
- private:
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION DotQuery<Rows> query(int number) const {
-    const int size = DotQuery<Rows>::size(format.key_dim);
-    return {reinterpret_cast<std::uint32_t*>(memory) + number * size};
-  }
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION float* units() const {
-    return memory + floats(format) - 4 * Rows;
   }
 
   /// Adds what the key mean of a tile adds to the logits of centred keys.
   KOKKOS_FORCEINLINE_FUNCTION void add_mean(const Tiles& tiles, const unsigned char* tile,
                                             float (&logits)[tokens][Rows]) const {
-    if (!format.centres_keys()) {
-      return;
-    }
     const unsigned char* const mean = tile + format.key_mean_offset();
     const auto* query = reinterpret_cast<const FloatPack<Rows>*>(plain());
     float added[Rows] = {};
-    for (int d = tiles.lane; d < format.key_dim; d += Lanes) {
+    for (int d = tiles.lane; d < format.key_dim; d += Tiles::lanes) {
       const float number = finite_half(mean + 2 * d);
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int r = 0; r < Rows; ++r) {
@@ -159,14 +185,13 @@ struct DotKeys {
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int r = 0; r < Rows; ++r) {
       TURBOQUANT_UNROLL_IN_KERNELS
-      for (int other = 1; other < Lanes; other *= 2) {
+      for (int other = 1; other < Tiles::lanes; other *= 2) {
         added[r] += from_lane_xor(added[r], other);
       }
     }
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int j = 0; j < tokens; ++j) {
-      const bool centred =
-          is_centred(format, tile, static_cast<std::size_t>(tiles.lane + Lanes * j));
+      const bool centred = is_centred(format, tile, static_cast<std::size_t>(tiles.token(j)));
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int r = 0; r < Rows; ++r) {
         logits[j][r] += centred ? added[r] : 0.0F;

@@ -1,290 +1,335 @@
 #pragma once
 
-#include <turboquant/device/dot_tables.hpp>
+#include <turboquant/device/dot_products.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace turboquant::detail {
 
-/// Dot tile operations on tiles in mma order. A lane scores tokens `lane + Lanes j`; its slots come
-/// in pairs, the dimensions 16 mt + 2 r and 16 mt + 2 r + 1 that a value word holds.
-template <int Lanes>
+/// Dot tile operations on tiles in mma order, for `TileLanes` lanes that share a tile. A lane's
+/// tokens have the same row r and follow each other in steps of 8; its dimensions come in pairs,
+/// 16 mt + 2 r and 16 mt + 2 r + 1, which a value word holds.
+template <int TileLanes>
 struct MmaDotTiles {
   static constexpr TileOrder order = TileOrder::mma;
-  static constexpr int tokens = static_cast<int>(TileFormat::tokens) / Lanes;
+  static constexpr int lanes = TileLanes;
+  static constexpr int tokens = static_cast<int>(TileFormat::tokens) / TileLanes;
+  static constexpr int chunk = 8;
+  static constexpr int runs = 4;
 
   const DotFormat& in;
-  int lane = 0;
+  int lane = 0;  ///< of those that share the tile
   int sub_tokens = 0;
-  int key_half_at[tokens];    ///< bytes from the start of a section of the tile
-  int value_half_at[tokens];  ///< the same, of the first group
 
   KOKKOS_FORCEINLINE_FUNCTION MmaDotTiles(const DotFormat& format, int own_lane)
-      : in(format), lane(own_lane), sub_tokens(static_cast<int>(format.format.sub_tile_tokens())) {
-    const auto each = static_cast<std::size_t>(sub_tokens);
-    TURBOQUANT_UNROLL_IN_KERNELS
-    for (int j = 0; j < tokens; ++j) {
-      const auto token = static_cast<std::size_t>(lane + Lanes * j);
-      const std::size_t start = token / each * format.format.sub_tile_bytes();
-      key_half_at[j] = static_cast<int>(start + 2 * mma_order::key_half(each, token % each));
-      value_half_at[j] = static_cast<int>(start + 2 * mma_order::value_half(each, token % each));
-    }
-  }
+      : in(format), lane(own_lane), sub_tokens(static_cast<int>(format.format.sub_tile_tokens())) {}
 
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION int token(int j) const {
+    return TileLanes >= 8 ? (lane / 8 * tokens + j) * 8 + lane % 8
+                          : lane * tokens + j / 16 * 16 + j % 2 * 8 + j / 2 % 8;
+  }
   [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION int dim_of_slot(int slot) const {
-    const int item = lane + Lanes * (slot / 2);
-    return item / 8 * 16 + item % 8 * 2 + slot % 2;
+    const int number = slot / chunk * TileLanes + lane;
+    return number / 8 * 64 + slot % chunk / 2 * 16 + number % 8 * 2 + slot % 2;
   }
   [[nodiscard]] static KOKKOS_FORCEINLINE_FUNCTION int nibble_of_dim(const TileFormat& format,
                                                                      int group, int i) {
     return group < format.key_dim / 32 * 4 ? i : i % 4 * 2 + i / 4;
   }
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION float key_half(const unsigned char* tile,
-                                                           std::size_t offset, int j) const {
-    return finite_half(tile + offset + key_half_at[j]);
+
+  /// The tokens of a lane lie together in a sub-tile, unless it has all of them.
+  using KeyHalves =
+      std::conditional_t<(TileLanes >= 8), PackedHalves<tokens>, SingleHalves<tokens>>;
+  using ValueHalves = SingleHalves<tokens>;
+
+  KOKKOS_FORCEINLINE_FUNCTION void load_key_halves(const unsigned char* section,
+                                                   KeyHalves& halves) const {
+    const auto at = [&](int j) {
+      return sub_tile(section, token(j)) +
+             2 * mma_order::key_half(static_cast<std::size_t>(sub_tokens),
+                                     static_cast<std::size_t>(token(j) % sub_tokens));
+    };
+    if constexpr (TileLanes >= 8) {
+      halves.load(at(0));
+    } else {
+      for (int j = 0; j < tokens; ++j) {
+        halves.load(j, at(j));
+      }
+    }
   }
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION float value_half(const unsigned char* tile,
-                                                             std::size_t offset, int j) const {
-    return finite_half(tile + offset + value_half_at[j]);
+  KOKKOS_FORCEINLINE_FUNCTION void load_value_halves(const unsigned char* section,
+                                                     ValueHalves& halves) const {
+    const auto at = [&](int j) {
+      return sub_tile(section, token(j)) +
+             2 * mma_order::value_half(static_cast<std::size_t>(sub_tokens),
+                                       static_cast<std::size_t>(token(j) % sub_tokens));
+    };
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int j = 0; j < tokens; ++j) {
+      halves.load(j, TileLanes >= 8 ? at(0) + 4 * j : at(j));
+    }
   }
 
   template <int Rows>
   KOKKOS_FORCEINLINE_FUNCTION void scores(const unsigned char* tile, const DotQuery<Rows>& query,
                                           DotSums<tokens, Rows>& sums) const {
-    const KeySection section = key_codes(in.format);
-    if (in.format.key_dim % 128 == 0 && sub_tokens * in.format.key_dim == 4096) {
-      switch (section.width) {
-        case 2: return add_quads<2>(tile, in.key_codes, in.key_levels, query, sums);
-        case 3: return add_quads<3>(tile, in.key_codes, in.key_levels, query, sums);
-        default: return add_quads<4>(tile, in.key_codes, in.key_levels, query, sums);
-      }
+    if (!has_quads()) {
+      return add_keys(key_codes(in.format), tile, in.key_levels, query, sums);
     }
-    section.width == 4 ? add<true>(section, tile, in.key_levels, query, sums)
-                       : add<false>(section, tile, in.key_levels, query, sums);
+    const unsigned char* section = tile + in.key_codes;
+    switch (in.format.key_code_bits()) {
+      case 2: return add_quads<2>(section, in.key_levels, query, sums);
+      case 3: return add_quads<3>(section, in.key_levels, query, sums);
+      default: return add_quads<4>(section, in.key_levels, query, sums);
+    }
   }
   template <int Rows>
   KOKKOS_FORCEINLINE_FUNCTION void signs(const unsigned char* tile, const DotQuery<Rows>& query,
                                          DotSums<tokens, Rows>& sums) const {
-    add<false>(key_signs(in.format), tile, in.sign_levels, query, sums);
+    if (!has_quads()) {
+      return add_keys(key_signs(in.format), tile, in.sign_levels, query, sums);
+    }
+    add_quads<1>(tile + in.key_signs, in.sign_levels, query, sums);
   }
-  template <int Rows>
-  KOKKOS_FORCEINLINE_FUNCTION void float8(const unsigned char* tile, const float* query,
-                                          float (&logits)[tokens][Rows]) const {
-    TURBOQUANT_KEEP_LOOP_IN_KERNELS
-    for (int four = 0; four < in.format.key_dim / 4; ++four) {
+
+  /// Key codes of a block of 32 dimensions, column after column: all words of four tokens lie
+  /// together in fours; otherwise they are loaded one by one.
+  template <int Bits>
+  using KeyPieces =
+      std::conditional_t<tokens == 4, CodePieces<Bits, 4>, CodePieces<Bits * tokens, 1>>;
+
+  template <int Bits>
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION auto key_source() const {
+    return [this](const unsigned char* section, int block, int piece) {
+      if constexpr (tokens == 4) {
+        return sub_tile(section, token(0)) + 512 * piece + (lane % 8 * 4 + block) * 16;
+      } else {
+        const int quads = in.format.key_dim / 128;
+        const int column = block / quads;
+        const int t = token(piece / Bits);
+        const int quad = t % sub_tokens / 8 * quads + block - column * quads;
+        return sub_tile(section, t) +
+               byte_of_word(t % 8 * 4 + column,
+                            Bits == 3 ? quad + 4 * (piece % Bits) : quad * Bits + piece % Bits);
+      }
+    };
+  }
+  template <int Bits, int Rows>
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION auto key_use(const LevelBytes& levels,
+                                                         const DotQuery<Rows>& query,
+                                                         DotSums<tokens, Rows>& sums) const {
+    return [&](int block, const KeyPieces<Bits>& loaded) {
+      std::uint32_t words[tokens][Bits];
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int j = 0; j < tokens; ++j) {
-        // Four dimensions are one dword in every order.
-        const std::uint32_t word =
-            load_word(tile + in.format
-                                 .key_code_bit(static_cast<std::size_t>(lane + Lanes * j),
-                                               4 * static_cast<std::size_t>(four), 0)
-                                 .byte);
         TURBOQUANT_UNROLL_IN_KERNELS
-        for (int n = 0; n < 4; ++n) {
-          const float key = finite_float8(word >> static_cast<unsigned>(8 * n));
-          const auto row = reinterpret_cast<const FloatPack<Rows>*>(query)[4 * four + n];
-          TURBOQUANT_UNROLL_IN_KERNELS
-          for (int r = 0; r < Rows; ++r) {
-            logits[j][r] += row.numbers[r] * key;
-          }
+        for (int k = 0; k < Bits; ++k) {
+          // Words of 3 bits lie together by their number, others by their token.
+          const int word = j * Bits + k;
+          words[j][k] = tokens != 4 ? loaded.of[word][0]
+                        : Bits == 3 ? loaded.of[k][j % KeyPieces<Bits>::words]
+                                    : loaded.of[word / 4 % Bits][word % KeyPieces<Bits>::words];
         }
       }
+      constexpr HighBits place = Bits == 4 ? HighBits::apart : HighBits::none;
+      query.template add_block<Bits, place>(levels, block, words, sums);
+    };
+  }
+  KOKKOS_FORCEINLINE_FUNCTION void float8_words(const unsigned char* tile, int four,
+                                                std::uint32_t (&words)[tokens]) const {
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int j = 0; j < tokens; ++j) {
+      // Four dimensions are one dword in every order.
+      words[j] = load_word(tile + in.format
+                                      .key_code_bit(static_cast<std::size_t>(token(j)),
+                                                    4 * static_cast<std::size_t>(four), 0)
+                                      .byte);
     }
   }
 
-  KOKKOS_FORCEINLINE_FUNCTION void weight_place(int j, int& index, int& byte) const {
-    const int token = (lane + Lanes * j) % 16;
-    const int odd = token % 2;
-    const int upper = token / 8;
-    index = (lane + Lanes * j) / 16 * 4 + token % 8 / 2;
-    byte = in.format.value_codec == ValueCodec::codebook ? 2 * upper + odd : 2 * odd + upper;
+  template <int Rows>
+  KOKKOS_FORCEINLINE_FUNCTION void set_weights(const DotWeights<Rows>& weights,
+                                               const int (&integers)[tokens][Rows]) const {
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int j = 0; j < tokens; j += 2) {
+      const int t = token(j);
+      set_integers<Rows>(weights.packs[t / 16 * 4 + t % 8 / 2], t % 2, integers[j],
+                         integers[j + 1]);
+    }
   }
 
-  template <int Count, int Rows>
-  KOKKOS_FORCEINLINE_FUNCTION void values(const unsigned char* tile, int first,
-                                          const bool (&active)[Count],
-                                          const DotWeights<Rows>& weights,
-                                          DotSums<Count, Rows>& sums) const {
-    static_assert(Count % 2 == 0);
+  template <int Runs, int Rows>
+  KOKKOS_FORCEINLINE_FUNCTION void values(const unsigned char* tile, int number,
+                                          const DotWeights<Rows> (&weights)[Runs],
+                                          DotSums<chunk, Rows>& sums) const {
+    if (sub_tokens * in.format.value_dim != 4096) {
+      return add_values(tile, number, weights, sums);
+    }
     const bool table = in.format.value_codec == ValueCodec::codebook;
     switch (in.format.value_bits) {
       case 2:
-        return table ? add_values<2, true>(tile, first, active, weights, sums)
-                     : add_values<2, false>(tile, first, active, weights, sums);
-      case 3: return add_values<3, true>(tile, first, active, weights, sums);
+        return table ? add_fours<2, true>(tile, number, weights, sums)
+                     : add_fours<2, false>(tile, number, weights, sums);
+      case 3: return add_fours<3, true>(tile, number, weights, sums);
       default:
-        return table ? add_values<4, true>(tile, first, active, weights, sums)
-                     : add_values<4, false>(tile, first, active, weights, sums);
+        return table ? add_fours<4, true>(tile, number, weights, sums)
+                     : add_fours<4, false>(tile, number, weights, sums);
     }
   }
 
- private:
-  /// `mma_order::word_byte` where all words lie in fours.
-  [[nodiscard]] static KOKKOS_FORCEINLINE_FUNCTION std::uint32_t word_of_four(
-      const unsigned char* section, int owner, int word) {
-    return load_word(section + (word / 4 * 512 + owner * 16 + word % 4 * 4));
-  }
+  /// Value codes of a chunk and two columns of 4 tokens, where values have 64, 128 or 256
+  /// dimensions: the words of a column lie together, unless they have 3 bits.
+  template <int Bits>
+  using ValuePieces = std::conditional_t<Bits == 3, CodePieces<6, 1>, CodePieces<2, Bits>>;
+  template <int Bits>
+  static constexpr int value_units = 8;
+  /// Whether grouped codes are looked up; otherwise they are numbers.
+  template <int Bits>
+  static constexpr bool looks_up = Bits == 3;
 
-  /// The nibbles of a value selector, `count` of a lane; the same as `Selectors::read`.
-  template <int Width, bool Table>
-  [[nodiscard]] static KOKKOS_FORCEINLINE_FUNCTION std::uint32_t value_selector(
-      const unsigned char* section, int owner, int selector, int count) {
-    if (count * Width % 16 != 0 || (Width == 4 && Table)) {
-      const mma_order::Selectors selectors{Width, Table, static_cast<std::size_t>(count)};
-      return selectors.read(section, static_cast<std::size_t>(owner),
-                            static_cast<std::size_t>(selector));
-    }
-    if constexpr (Width == 2) {
-      const std::uint32_t word = word_of_four(section, owner, selector / 2);
-      if constexpr (Table) {
-        return (word >> static_cast<unsigned>(selector % 2 * 2)) & 0x33333333U;
-      } else {
-        const std::uint32_t pairs = word >> static_cast<unsigned>(selector % 2 * 4);
-        return (pairs & 0x03030303U) | ((pairs & 0x0C0C0C0CU) << 2U);
-      }
-    } else if constexpr (Width == 3) {
-      const int quarter = count / 4;
-      const int part = selector % 4;
-      if (part < 3) {
-        return word_of_four(section, owner, selector / 4 + part * quarter) & 0x77777777U;
-      }
-      const std::uint32_t words[3] = {word_of_four(section, owner, selector / 4),
-                                      word_of_four(section, owner, selector / 4 + quarter),
-                                      word_of_four(section, owner, selector / 4 + 2 * quarter)};
-      return shared_selector<3>(words, 3);
-    } else {
-      return word_of_four(section, owner, selector);
-    }
+  template <int Bits>
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION auto value_source(int number) const {
+    return [this, number](const unsigned char* codes, int unit, int piece) {
+      constexpr int each = Bits == 3 ? 3 : 1;  // pieces of a column
+      const int t = unit / 2 * 16;
+      // Selectors of 16 tokens follow each other.
+      const int first = t % sub_tokens / 16 * (in.format.value_dim / 16) + number / 8 * 4;
+      const int owner = number % 8 * 4 + unit % 2 * 2 + piece / each;
+      return sub_tile(codes, t) +
+             byte_of_word(owner, Bits == 3 ? first / 4 + 4 * (piece % each) : first * Bits / 4);
+    };
   }
-
-  /// @tparam Table whether codes are looked up; those of 3-bit numbers are, too
-  template <int Width, bool Table, int Count, int Rows>
-  KOKKOS_FORCEINLINE_FUNCTION void add_values(const unsigned char* tile, int first,
-                                              const bool (&active)[Count],
-                                              const DotWeights<Rows>& weights,
-                                              DotSums<Count, Rows>& sums) const {
-    const int dim = in.format.value_dim;
-    const int count = sub_tokens * dim / 256;
-    TURBOQUANT_KEEP_LOOP_IN_KERNELS
-    for (int step = 0; step < 4; ++step) {
-      const int sub = 16 * step / sub_tokens;
-      const unsigned char* section =
-          tile + static_cast<std::size_t>(sub) * in.format.sub_tile_bytes() + in.value_codes;
-      const int first_selector = (16 * step - sub * sub_tokens) / 16 * (dim / 16);
+  template <int Bits, bool Table, int Runs, int Rows>
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION auto value_use(const DotWeights<Rows> (&weights)[Runs],
+                                                           DotSums<chunk, Rows>& sums) const {
+    return [this, &weights, &sums](int unit, const ValuePieces<Bits>& loaded) {
       TURBOQUANT_UNROLL_IN_KERNELS
-      for (int column = 0; column < 4; ++column) {
-        const WordPack<Rows> highs = weights.pack(4 * step + column, 0);
-        const WordPack<Rows> lows = weights.pack(4 * step + column, 1);
+      for (int i = 0; i < 2; ++i) {
+        std::uint32_t words[Bits];
         TURBOQUANT_UNROLL_IN_KERNELS
-        for (int i = 0; i < Count; i += 2) {
-          const int item = active[i] ? lane + Lanes * ((first + i) / 2) : 0;
-          const std::uint32_t nibbles = value_selector<Width, Table>(
-              section, item % 8 * 4 + column, first_selector + item / 8, count);
+        for (int k = 0; k < Bits; ++k) {
+          words[k] =
+              Bits == 3
+                  ? loaded.of[3 * i % ValuePieces<Bits>::pieces + k % ValuePieces<Bits>::pieces][0]
+                  : loaded.of[i][k % ValuePieces<Bits>::words];
+        }
+        WidePack<Rows> integers = weights[0].packs[2 * unit + i];
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int pair = 0; pair < 4; ++pair) {
+          if (pair > 0 && Runs > 1) {
+            integers = weights[pair * Runs / 4].packs[2 * unit + i];
+          }
           if constexpr (Table) {
-            const ByteTable bytes{in.value_levels.of<Width == 4>(nibbles),
-                                  in.value_levels.of<Width == 4>(nibbles >> 16U)};
-            sums.add(i, look_up(bytes, 0x6420U), highs, lows);
-            sums.add(i + 1, look_up(bytes, 0x7531U), highs, lows);
+            add_pair<Bits == 4 ? HighBits::apart : HighBits::none>(selector_of<Bits>(words, pair),
+                                                                   pair, integers, sums);
           } else {
-            sums.add(i, nibbles & 0x0F0F0F0FU, highs, lows);
-            sums.add(i + 1, (nibbles >> 4U) & 0x0F0F0F0FU, highs, lows);
+            // Both numbers of a byte lie apart by their width, those of 2 bits in two pairs.
+            constexpr std::uint32_t mask = Bits == 4 ? 0x0F0F0F0FU : 0x03030303U;
+            const std::uint32_t word = Bits == 4
+                                           ? words[pair % Bits]
+                                           : words[pair / 2] >> static_cast<unsigned>(pair % 2 * 4);
+            sums.add(2 * pair, word & mask, integers);
+            sums.add(2 * pair + 1, (word >> Bits) & mask, integers);
           }
         }
       }
-    }
-  }
-
-  /// Keys of 128 or 256 dimensions: four selectors of a lane are four groups of one token.
-  template <int Width, int Rows>
-  KOKKOS_FORCEINLINE_FUNCTION void add_quads(const unsigned char* tile, std::uint32_t offset,
-                                             const LevelBytes& levels, const DotQuery<Rows>& query,
-                                             DotSums<tokens, Rows>& sums) const {
-    const int quads = in.format.key_dim / 128;
-    const int quarter = sub_tokens * in.format.key_dim / 1024;
-    const int rounds = 4 * quads;  // quad after quad of one column
-    const auto load = [&](int round, std::uint32_t(&words)[tokens][Width]) {
-      const int column = round < rounds ? round / quads : 0;
-      const int quad = round < rounds ? round - column * quads : 0;
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int j = 0; j < tokens; ++j) {
-        const int token = lane + Lanes * j;
-        const int sub = token / sub_tokens;
-        const unsigned char* section =
-            tile + static_cast<std::size_t>(sub) * in.format.sub_tile_bytes() + offset;
-        const int own = (token - sub * sub_tokens) / 8 * quads + quad;
-        TURBOQUANT_UNROLL_IN_KERNELS
-        for (int k = 0; k < Width; ++k) {
-          words[j][k] = word_of_four(section, token % 8 * 4 + column,
-                                     Width == 3 ? own + k * quarter : own * Width + k);
-        }
-      }
     };
-    // Two rounds are on their way while one is multiplied.
-    std::uint32_t next[tokens][Width];
-    std::uint32_t after[tokens][Width];
-    load(0, next);
-    load(1, after);
-    TURBOQUANT_KEEP_LOOP_IN_KERNELS
-    for (int round = 0; round < rounds; ++round) {
-      std::uint32_t words[tokens][Width];
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int j = 0; j < tokens; ++j) {
-        TURBOQUANT_UNROLL_IN_KERNELS
-        for (int k = 0; k < Width; ++k) {
-          words[j][k] = next[j][k];
-          next[j][k] = after[j][k];
-        }
-      }
-      load(round + 2, after);
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int g = 0; g < 4; ++g) {
-        std::uint32_t selectors[tokens];
-        TURBOQUANT_UNROLL_IN_KERNELS
-        for (int j = 0; j < tokens; ++j) {
-          selectors[j] = shared_selector<Width>(words[j], g);
-        }
-        if constexpr (Width == 4) {
-          query.add_signed(levels, 4 * round + g, selectors, sums);
-        } else {
-          query.template add<false>(levels, 4 * round + g, selectors, sums);
-        }
-      }
-    }
   }
 
-  template <bool Sixteen, int Rows>
-  KOKKOS_FORCEINLINE_FUNCTION void add(const KeySection& section, const unsigned char* tile,
-                                       const LevelBytes& levels, const DotQuery<Rows>& query,
-                                       DotSums<tokens, Rows>& sums) const {
+ private:
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION const unsigned char* sub_tile(const unsigned char* tile,
+                                                                          int t) const {
+    return tile + static_cast<std::size_t>(t / sub_tokens) * in.format.sub_tile_bytes();
+  }
+  /// Whether four selectors of a lane are four groups of one token.
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION bool has_quads() const {
+    return in.format.key_dim % 128 == 0 && sub_tokens * in.format.key_dim == 4096;
+  }
+  /// `mma_order::word_byte` where all words lie in fours.
+  [[nodiscard]] static KOKKOS_FORCEINLINE_FUNCTION int byte_of_word(int owner, int word) {
+    return word / 4 * 512 + owner * 16 + word % 4 * 4;
+  }
+
+  template <int Bits, int Rows>
+  KOKKOS_FORCEINLINE_FUNCTION void add_quads(const unsigned char* section, const LevelBytes& levels,
+                                             const DotQuery<Rows>& query,
+                                             DotSums<tokens, Rows>& sums) const {
+    for_each_unit<KeyPieces<Bits>>(in.format.key_dim / 32, section, key_source<Bits>(),
+                                   key_use<Bits>(levels, query, sums));
+  }
+  template <int Bits, bool Table, int Runs, int Rows>
+  KOKKOS_FORCEINLINE_FUNCTION void add_fours(const unsigned char* tile, int number,
+                                             const DotWeights<Rows> (&weights)[Runs],
+                                             DotSums<chunk, Rows>& sums) const {
+    for_each_unit<ValuePieces<Bits>>(value_units<Bits>, tile + in.value_codes,
+                                     value_source<Bits>(number),
+                                     value_use<Bits, Table>(weights, sums));
+  }
+
+  /// Keys of any dimension.
+  template <int Rows>
+  KOKKOS_FORCEINLINE_FUNCTION void add_keys(const KeySection& section, const unsigned char* tile,
+                                            const LevelBytes& levels, const DotQuery<Rows>& query,
+                                            DotSums<tokens, Rows>& sums) const {
     const std::size_t each = section.sub_tiles.tokens;
     const mma_order::Selectors words{section.width, true, mma_order::selectors(each, section.dim)};
     const std::size_t blocks = section.dim / 32;
-    int group = 0;
     TURBOQUANT_KEEP_LOOP_IN_KERNELS
-    for (std::size_t column = 0; column < 4; ++column) {
-      TURBOQUANT_KEEP_LOOP_IN_KERNELS
-      for (std::size_t block = 0; block < blocks; ++block, ++group) {
-        std::uint32_t selectors[tokens];
-        TURBOQUANT_UNROLL_IN_KERNELS
-        for (int j = 0; j < tokens; ++j) {
-          const auto token = static_cast<std::size_t>(lane + Lanes * j);
-          selectors[j] = words.read(tile + section.sub_tiles.start(token) + section.offset,
-                                    token % 8 * 4 + column, token % each / 8 * blocks + block);
-        }
-        query.template add<Sixteen>(levels, group, selectors, sums);
-      }
-    }
-    TURBOQUANT_KEEP_LOOP_IN_KERNELS
-    for (; group < in.format.key_dim / 8; ++group) {
+    for (int group = 0; group < in.format.key_dim / 8; ++group) {
+      const auto number = static_cast<std::size_t>(group);
       std::uint32_t selectors[tokens];
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int j = 0; j < tokens; ++j) {
-        selectors[j] = section.read_nibbles(tile, static_cast<std::size_t>(group),
-                                            static_cast<std::size_t>(lane + Lanes * j));
+        const auto t = static_cast<std::size_t>(token(j));
+        selectors[j] =
+            number < 4 * blocks
+                ? words.read(tile + section.sub_tiles.start(t) + section.offset,
+                             t % 8 * 4 + number / blocks, t % each / 8 * blocks + number % blocks)
+                : section.read_nibbles(tile, number, t);
       }
-      query.template add<Sixteen>(levels, group, selectors, sums);
+      query.template add<HighBits::in_nibble>(levels, group, selectors, sums);
+    }
+  }
+
+  /// Adds products of the codes of a pair of dimensions with four tokens, looked up.
+  template <HighBits Place, int Rows>
+  KOKKOS_FORCEINLINE_FUNCTION void add_pair(std::uint32_t selector, int pair,
+                                            const WidePack<Rows>& integers,
+                                            DotSums<chunk, Rows>& sums) const {
+    std::uint32_t bytes[2];
+    in.value_levels.of<Place>(selector, bytes);
+    // Weights are in the order of grouped values.
+    const bool table = in.format.value_codec == ValueCodec::codebook;
+    const ByteTable all{bytes[0], bytes[1]};
+    sums.add(2 * pair, look_up(all, table ? 0x6240U : 0x6420U), integers);
+    sums.add(2 * pair + 1, look_up(all, table ? 0x7351U : 0x7531U), integers);
+  }
+
+  /// Values of any dimension.
+  template <int Runs, int Rows>
+  KOKKOS_FORCEINLINE_FUNCTION void add_values(const unsigned char* tile, int number,
+                                              const DotWeights<Rows> (&weights)[Runs],
+                                              DotSums<chunk, Rows>& sums) const {
+    const ValueSection codes = value_codes(in.format);
+    const mma_order::Selectors selectors{
+        codes.width, codes.table,
+        mma_order::selectors(static_cast<std::size_t>(sub_tokens), codes.dim)};
+    const std::size_t rows = codes.dim / 16;
+    TURBOQUANT_KEEP_LOOP_IN_KERNELS
+    for (int unit = 0; unit < 16; ++unit) {
+      const int t = unit / 4 * 16;
+      const unsigned char* section = sub_tile(tile, t) + in.value_codes;
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int pair = 0; pair < 4; ++pair) {
+        const auto row = static_cast<std::size_t>(number / 8 * 4 + pair);
+        const std::uint32_t selector =
+            selectors.read(section, static_cast<std::size_t>(number % 8 * 4 + unit % 4),
+                           static_cast<std::size_t>(t % sub_tokens / 16) * rows +
+                               (row < rows ? row : 0));  // what does not exist counts for nothing
+        add_pair<HighBits::in_nibble>(selector, pair, weights[pair * Runs / 4].packs[unit], sums);
+      }
     }
   }
 };

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <turboquant/device/dot_tables.hpp>
+#include <turboquant/device/dot_products.hpp>
 #include <turboquant/device/row_view.hpp>
 #include <turboquant/math/hadamard_transform.hpp>
 
@@ -137,11 +137,7 @@ KOKKOS_FORCEINLINE_FUNCTION float round_query(const TileFormat& format, int lane
       integer = static_cast<int>(bounded + (bounded < 0 ? -0.5F : 0.5F));
     }
     const int nibble = Tiles::nibble_of_dim(format, d / 8, d % 8);
-    const int high = (integer + 128) >> 8;
-    std::uint32_t* const word = query.words + ((d / 8 * 2 + nibble / 4) * 2) * Rows + row;
-    reinterpret_cast<std::int8_t*>(word)[nibble % 4] = static_cast<std::int8_t>(high);
-    reinterpret_cast<std::int8_t*>(word + Rows)[nibble % 4] =
-        static_cast<std::int8_t>(integer - 256 * high);
+    set_integer(query.packs[d / 8 * 2 + nibble / 4], nibble % 4, row, integer);
   }
   return largest * (1.0F / limit);
 }

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <turboquant/base/float16.hpp>
-#include <turboquant/device/arch/device_lanes.hpp>
+#include <turboquant/device/arch/wide_products.hpp>
 #include <turboquant/device/tile_codec.hpp>
 #include <turboquant/device/tile_words.hpp>
 
@@ -11,46 +11,49 @@
 
 /// @file
 /// What the dot tile operations look up and where. Keys and values become signed bytes by look-up,
-/// queries and weights are integers of 15 bits in two bytes (256 * high + low), and products are
-/// taken four at a time.
+/// queries and weights are integers of 15 bits, and products are taken four at a time.
 
 namespace turboquant::detail {
+
+/// Where bit 3 of the codes in the nibbles of a selector is.
+enum class HighBits {
+  none,       ///< codes have 3 bits at most; bit 3 of every nibble is 0
+  in_nibble,  ///< in its place
+  apart,      ///< of nibble n in bit 7 of byte n, or in bit 3 of byte n - 4
+};
 
 /// Levels of codes 0 to 15 as signed bytes.
 struct LevelBytes {
   ByteTable low{};   ///< of codes 0 to 7
   ByteTable high{};  ///< of codes 8 to 15
 
-  TURBOQUANT_FUNCTION void set(unsigned code, int level) noexcept {
+  constexpr TURBOQUANT_FUNCTION void set(unsigned code, int level) noexcept {
     ByteTable& table = code < 8 ? low : high;
     std::uint32_t& word = code % 8 < 4 ? table.low : table.high;
     word |= (static_cast<std::uint32_t>(level) & 0xFFU) << (8 * (code % 4));
   }
 
-  /// The levels of the codes in the four lowest nibbles.
-  /// @tparam Sixteen whether codes have 4 bits; otherwise bit 3 of every nibble is 0
-  template <bool Sixteen>
-  KOKKOS_FORCEINLINE_FUNCTION std::uint32_t of(std::uint32_t nibbles) const {
-    if constexpr (Sixteen) {
-      const std::uint32_t lower = look_up(low, nibbles & 0x7777U);
-      const std::uint32_t upper = look_up(high, nibbles & 0x7777U);
-      const std::uint32_t mask = look_up({0x0000FF00U, 0U}, (nibbles >> 3U) & 0x1111U);
-      return (lower & ~mask) | (upper & mask);
-    } else {
-      return look_up(low, nibbles);
+  /// The levels of 8 codes, four bytes of which are those of nibbles 4 `half` to 4 `half` + 3.
+  template <HighBits Place>
+  KOKKOS_FORCEINLINE_FUNCTION void of(std::uint32_t selector, std::uint32_t (&bytes)[2]) const {
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int half = 0; half < 2; ++half) {
+      const auto shift = static_cast<unsigned>(16 * half);
+      if constexpr (Place == HighBits::none) {
+        bytes[half] = look_up(low, selector >> shift);
+      } else {
+        const std::uint32_t nibbles = (selector & 0x77777777U) >> shift;
+        const std::uint32_t upper = Place == HighBits::in_nibble
+                                        ? nibble_signs(selector, half)
+                                        : byte_signs(half == 0 ? selector : selector << 4U);
+        bytes[half] = (look_up(low, nibbles) & ~upper) | (look_up(high, nibbles) & upper);
+      }
     }
-  }
-
-  /// The same where bit 3 of codes is apart.
-  /// @param upper all bits of a byte where its code is 8 or more
-  KOKKOS_FORCEINLINE_FUNCTION std::uint32_t of_parts(std::uint32_t nibbles,
-                                                     std::uint32_t upper) const {
-    return (look_up(low, nibbles & 0x7777U) & ~upper) | (look_up(high, nibbles & 0x7777U) & upper);
   }
 };
 
 /// The bytes of an integer grid's levels.
-[[nodiscard]] inline LevelBytes grid_bytes(int bits) {
+[[nodiscard]] constexpr LevelBytes grid_bytes(int bits) {
   const IntegerGrid grid = integer_grid(bits);
   LevelBytes bytes;
   for (unsigned code = 0; code < 1U << static_cast<unsigned>(bits); ++code) {
@@ -73,7 +76,7 @@ struct DotFormat {
   std::uint32_t value_codes = 0;
 };
 
-[[nodiscard]] inline DotFormat dot_format(const TileFormat& format) {
+[[nodiscard]] constexpr DotFormat dot_format(const TileFormat& format) {
   DotFormat out;
   out.format = format;
   if (format.key_codec != KeyCodec::float8) {
@@ -97,62 +100,103 @@ struct DotFormat {
   return out;
 }
 
-/// `Count` words that lie together, aligned to their size.
-template <int Count>
-struct alignas(4 * Count) WordPack {
-  std::uint32_t words[Count];
+/// A format that kernels read when they run.
+struct AnyDotFormat {
+  DotFormat tables{};
+
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION const DotFormat& get() const { return tables; }
 };
+
+/// A format that kernels are compiled for: mse keys and grouped values of 128 dimensions.
+template <TileOrder Order, int KeyBits, int ValueBits, int ValueGroup>
+struct FixedDotFormat {
+  [[nodiscard]] static constexpr TURBOQUANT_FUNCTION TileFormat format() noexcept {
+    TileFormat format;
+    format.key_bits = KeyBits;
+    format.value_bits = ValueBits;
+    format.value_group = ValueGroup;
+    format.order = Order;
+    return format;
+  }
+  [[nodiscard]] static KOKKOS_FORCEINLINE_FUNCTION DotFormat get() {
+    constexpr DotFormat constants = dot_format(format());
+    DotFormat tables = constants;
+    // In registers, not in every look-up.
+    for (std::uint32_t* word : {&tables.key_levels.low.low, &tables.key_levels.low.high}) {
+      *word = static_cast<std::uint32_t>(unknown_number(static_cast<int>(*word)));
+    }
+    return tables;
+  }
+};
+
+/// Calls `call` with the `FixedDotFormat` that has a kernel for tiles of `format`.
+/// @return whether there is one
+template <TileOrder Order, class Call>
+bool with_fixed_format(const TileFormat& format, const Call& call) {
+  const auto call_if_equal = [&](const auto& fixed) {
+    const bool equal = fixed.format() == format;
+    if (equal) {
+      call(fixed);
+    }
+    return equal;
+  };
+  return call_if_equal(FixedDotFormat<Order, 3, 4, 128>{}) ||
+         call_if_equal(FixedDotFormat<Order, 3, 4, 32>{}) ||
+         call_if_equal(FixedDotFormat<Order, 4, 4, 128>{}) ||
+         call_if_equal(FixedDotFormat<Order, 2, 2, 128>{});
+}
+
+/// `Count` numbers that lie together, aligned to their size.
 template <int Count>
 struct alignas(4 * Count) FloatPack {
   float numbers[Count];
 };
-
-/// Integer dot products of `Count` things with `Rows` rows, by the bytes of the rows' integers.
-template <int Count, int Rows>
-struct DotSums {
-  int high[Count][Rows];
-  int low[Count][Rows];
-
-  KOKKOS_FORCEINLINE_FUNCTION void clear() {
-    TURBOQUANT_UNROLL_IN_KERNELS
-    for (int i = 0; i < Count; ++i) {
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int r = 0; r < Rows; ++r) {
-        high[i][r] = 0;
-        low[i][r] = 0;
-      }
-    }
-  }
-  KOKKOS_FORCEINLINE_FUNCTION void add(int i, std::uint32_t bytes, const WordPack<Rows>& highs,
-                                       const WordPack<Rows>& lows) {
-    TURBOQUANT_UNROLL_IN_KERNELS
-    for (int r = 0; r < Rows; ++r) {
-      high[i][r] = dot4(bytes, highs.words[r], high[i][r]);
-      low[i][r] = dot4(bytes, lows.words[r], low[i][r]);
-    }
-  }
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION float value(int i, int r) const {
-    return static_cast<float>(high[i][r]) * 256.0F + static_cast<float>(low[i][r]);
-  }
-};
-
-/// A finite half.
-KOKKOS_FORCEINLINE_FUNCTION float finite_half(const unsigned char* at) {
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, std::assume_aligned<2>(at), 2);
-  const std::uint32_t sign = (bits & 0x8000U) << 16U;
-  return std::bit_cast<float>(((bits & 0x7FFFU) << 13U) | sign) * 0x1p112F;
-}
 
 /// An e4m3 number that is no NaN.
 KOKKOS_FORCEINLINE_FUNCTION float finite_float8(std::uint32_t byte) {
   return std::bit_cast<float>(((byte & 0x7FU) << 20U) | ((byte & 0x80U) << 24U)) * 0x1p120F;
 }
 
-/// Nibbles of selector `g` of the four that `Width` words hold.
-template <int Width>
-KOKKOS_FORCEINLINE_FUNCTION std::uint32_t shared_selector(const std::uint32_t (&words)[Width],
-                                                          int g) {
+/// The finite half at an even address.
+KOKKOS_FORCEINLINE_FUNCTION float finite_half(const unsigned char* at) {
+  return float_of_half(load_half_bits(at));
+}
+
+/// Finite halves that lie together, as they are stored.
+template <int Count>
+struct PackedHalves {
+  std::uint32_t words[(Count + 1) / 2];
+
+  KOKKOS_FORCEINLINE_FUNCTION void load(const unsigned char* at) {
+    if constexpr (Count % 2 == 0) {
+      load_words(at, words);
+    } else {
+      static_assert(Count == 1);
+      words[0] = load_half_bits(at);
+    }
+  }
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION float operator[](int i) const {
+    return float_of_half((words[i / 2] >> static_cast<unsigned>(i % 2 * 16)) & 0xFFFFU);
+  }
+};
+
+/// Finite halves, each with a place of its own.
+template <int Count>
+struct SingleHalves {
+  std::uint16_t bits[Count];
+
+  KOKKOS_FORCEINLINE_FUNCTION void load(int i, const unsigned char* at) {
+    bits[i] = load_half_bits(at);
+  }
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION float operator[](int i) const {
+    return float_of_half(bits[i]);
+  }
+};
+
+/// Nibbles of selector `g` of those that words of codes hold: 4 of 1 bit in a word, 2 of 2 bits, 4
+/// of 3 bits in three words, 1 of 4 bits.
+template <int Width, int Words>
+KOKKOS_FORCEINLINE_FUNCTION std::uint32_t selector_of(const std::uint32_t (&words)[Words], int g) {
   if constexpr (Width == 1) {
     return (words[0] >> static_cast<unsigned>(g)) & 0x11111111U;
   } else if constexpr (Width == 2) {
@@ -165,80 +209,5 @@ KOKKOS_FORCEINLINE_FUNCTION std::uint32_t shared_selector(const std::uint32_t (&
     return words[g];
   }
 }
-
-/// Query rows of a team in scratch memory, as the products of 8 dimensions read them:
-/// [group of 8][half][high, low][row] words of 4 dimensions each.
-template <int Rows>
-struct DotQuery {
-  std::uint32_t* words = nullptr;
-
-  [[nodiscard]] static KOKKOS_FORCEINLINE_FUNCTION int groups(int dim) {
-    return (dim + 31) / 32 * 4;
-  }
-  [[nodiscard]] static KOKKOS_FORCEINLINE_FUNCTION int size(int dim) {
-    return groups(dim) * 4 * Rows;
-  }
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION const WordPack<Rows>& pack(int group, int half,
-                                                                       int limb) const {
-    return reinterpret_cast<const WordPack<Rows>*>(words)[(group * 2 + half) * 2 + limb];
-  }
-
-  /// Adds the products of the dimensions of a group with the codes of `Tokens` tokens.
-  template <bool Sixteen, int Tokens>
-  KOKKOS_FORCEINLINE_FUNCTION void add(const LevelBytes& levels, int group,
-                                       const std::uint32_t (&selectors)[Tokens],
-                                       DotSums<Tokens, Rows>& sums) const {
-    TURBOQUANT_UNROLL_IN_KERNELS
-    for (int half = 0; half < 2; ++half) {
-      const WordPack<Rows> highs = pack(group, half, 0);
-      const WordPack<Rows> lows = pack(group, half, 1);
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int j = 0; j < Tokens; ++j) {
-        sums.add(j, levels.of<Sixteen>(selectors[j] >> static_cast<unsigned>(16 * half)), highs,
-                 lows);
-      }
-    }
-  }
-
-  /// The same for selectors of 4-bit codes in mma order: bit 3 of nibble n is bit 7 of byte n, or
-  /// bit 3 of byte n - 4.
-  template <int Tokens>
-  KOKKOS_FORCEINLINE_FUNCTION void add_signed(const LevelBytes& levels, int group,
-                                              const std::uint32_t (&selectors)[Tokens],
-                                              DotSums<Tokens, Rows>& sums) const {
-    TURBOQUANT_UNROLL_IN_KERNELS
-    for (int half = 0; half < 2; ++half) {
-      const WordPack<Rows> highs = pack(group, half, 0);
-      const WordPack<Rows> lows = pack(group, half, 1);
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int j = 0; j < Tokens; ++j) {
-        const std::uint32_t signs = (selectors[j] >> (half == 0 ? 7U : 3U)) & 0x01010101U;
-        sums.add(j,
-                 levels.of_parts(selectors[j] >> static_cast<unsigned>(16 * half), signs * 0xFFU),
-                 highs, lows);
-      }
-    }
-  }
-};
-
-/// Weights of one warp in scratch memory: [index][high, low][row] words of 4 tokens each, where a
-/// pair of an index and a byte is a token.
-template <int Rows>
-struct DotWeights {
-  static constexpr int indices = 16;
-  static constexpr int size = indices * 2 * Rows;
-
-  std::uint32_t* words = nullptr;
-
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION const WordPack<Rows>& pack(int index, int limb) const {
-    return reinterpret_cast<const WordPack<Rows>*>(words)[index * 2 + limb];
-  }
-  KOKKOS_FORCEINLINE_FUNCTION void set(int index, int byte, int row, int value) const {
-    const int high = (value + 128) >> 8;
-    auto* bytes = reinterpret_cast<std::int8_t*>(words + (index * 2) * Rows + row) + byte;
-    bytes[0] = static_cast<std::int8_t>(high);
-    bytes[4 * Rows] = static_cast<std::int8_t>(value - 256 * high);
-  }
-};
 
 }  // namespace turboquant::detail

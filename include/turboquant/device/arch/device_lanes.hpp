@@ -49,6 +49,15 @@ inline constexpr int lanes_of<Kokkos::HIP> = Kokkos::Impl::HIPTraits::WarpSize;
 template <class ExecutionSpace>
 inline constexpr bool has_dot_products = lanes_of<ExecutionSpace> > 1;
 
+/// Whether copies to scratch memory pass by the registers (`copy_later`); elsewhere they would only
+/// take scratch memory.
+template <class ExecutionSpace>
+inline constexpr bool copies_later = false;
+#if defined(KOKKOS_ENABLE_CUDA) && defined(__CUDACC__)
+template <>
+inline constexpr bool copies_later<Kokkos::Cuda> = true;
+#endif
+
 /// Number of the calling lane in its vector.
 template <int Lanes>
 KOKKOS_FORCEINLINE_FUNCTION int lane_index() {
@@ -114,6 +123,16 @@ KOKKOS_FORCEINLINE_FUNCTION float max_over_lanes(float x) {
 #endif
 }
 
+/// The largest of numbers of all lanes that are not negative.
+template <int Lanes>
+KOKKOS_FORCEINLINE_FUNCTION float max_of_magnitudes(float x) {
+#if TURBOQUANT_CUDA_LANES && __CUDA_ARCH__ >= 800
+  return std::bit_cast<float>(__reduce_max_sync(~0U, std::bit_cast<std::uint32_t>(x)));
+#else
+  return max_over_lanes<Lanes>(x);
+#endif
+}
+
 /// `sum` plus the products of four signed bytes.
 KOKKOS_FORCEINLINE_FUNCTION int dot4(std::uint32_t a, std::uint32_t b, int sum) {
 #if TURBOQUANT_CUDA_LANES
@@ -167,6 +186,72 @@ KOKKOS_FORCEINLINE_FUNCTION const unsigned char* in_device_memory(const unsigned
   __builtin_assume(__isGlobal(at));
 #endif
   return at;
+}
+
+/// `x`, which the compiler does not know any more: a loop that counts so far stays one.
+KOKKOS_FORCEINLINE_FUNCTION int unknown_number(int x) {
+#if TURBOQUANT_CUDA_LANES
+  asm("" : "+r"(x));
+#endif
+  return x;
+}
+
+/// Copies `Words` words of device memory, 1, 2 or 4 and aligned to their size, to scratch memory of
+/// the lane, later; `wait_copies` says when, and `read_copied` reads them. A barrier stands between
+/// these and other uses of the memory.
+template <int Words>
+KOKKOS_FORCEINLINE_FUNCTION void copy_later(std::uint32_t* to, const unsigned char* from) {
+#if TURBOQUANT_CUDA_LANES && __CUDA_ARCH__ >= 800
+  // No instruction here names memory: what the compiler knows of other memory stays true.
+  const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+  if constexpr (Words == 4) {
+    asm volatile("cp.async.cg.shared.global [%0],[%1],16;" : : "r"(at), "l"(from));
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0],[%1],%2;" : : "r"(at), "l"(from), "n"(4 * Words));
+  }
+#else
+  const auto* words = reinterpret_cast<const std::uint32_t*>(from);
+  for (int i = 0; i < Words; ++i) {
+    to[i] = words[i];
+  }
+#endif
+}
+
+/// Ends a group of copies of the lane.
+KOKKOS_FORCEINLINE_FUNCTION void end_copies() {
+#if TURBOQUANT_CUDA_LANES && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;");
+#endif
+}
+
+/// Waits until at most `Groups` groups of copies of the lane, the newest ones, are on their way.
+template <int Groups>
+KOKKOS_FORCEINLINE_FUNCTION void wait_copies() {
+#if TURBOQUANT_CUDA_LANES && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" : : "n"(Groups));
+#endif
+}
+
+template <int Words>
+KOKKOS_FORCEINLINE_FUNCTION void read_copied(const std::uint32_t* from,
+                                             std::uint32_t (&words)[Words]) {
+#if TURBOQUANT_CUDA_LANES && __CUDA_ARCH__ >= 800
+  const auto at = static_cast<std::uint32_t>(__cvta_generic_to_shared(from));
+  if constexpr (Words == 4) {
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(at));
+  } else if constexpr (Words == 2) {
+    asm volatile("ld.shared.v2.u32 {%0,%1},[%2];" : "=r"(words[0]), "=r"(words[1]) : "r"(at));
+  } else {
+    static_assert(Words == 1);
+    asm volatile("ld.shared.u32 %0,[%1];" : "=r"(words[0]) : "r"(at));
+  }
+#else
+  for (int i = 0; i < Words; ++i) {
+    words[i] = from[i];
+  }
+#endif
 }
 
 /// 2^x.
