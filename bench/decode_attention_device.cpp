@@ -9,6 +9,8 @@
 // are random bits, scales and zero points random numbers of a usual size; pages of 64 tokens lie in
 // random order.
 
+#include "device_timing.hpp"
+
 #include <turboquant/attention/decode.hpp>
 #include <turboquant/device/arch/cuda_target.hpp>
 #include <turboquant/device/runtime.hpp>
@@ -49,12 +51,7 @@ const std::vector<Shape> shapes = {
 using Device = Kokkos::Cuda;
 using Space = Kokkos::CudaSpace;
 
-void require_cuda(cudaError_t error, const char* what) {
-  if (error != cudaSuccess) {
-    std::fprintf(stderr, "decode_attention_device: %s: %s\n", what, cudaGetErrorString(error));
-    std::exit(2);
-  }
-}
+using turboquant_bench::require_cuda;
 
 struct PageAddress {
   std::byte* page = nullptr;
@@ -101,11 +98,6 @@ struct FillTiles {
     }
   }
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 struct Timing {
   double graph_us = 0;
@@ -200,49 +192,15 @@ Timing time_shape(const Shape& shape, cudaStream_t stream, TileOrder tile_order,
   run(0);
   Kokkos::fence();
 
-  cudaEvent_t start = nullptr;
-  cudaEvent_t stop = nullptr;
-  require_cuda(cudaEventCreate(&start), "event");
-  require_cuda(cudaEventCreate(&stop), "event");
+  const turboquant_bench::DeviceTimer timer(stream);
   const std::int64_t steps = std::max<std::int64_t>(copies, 16 / copies * copies);
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  require_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
-  for (std::int64_t i = 0; i < steps; ++i) {
-    run(i % copies);
-  }
-  require_cuda(cudaStreamEndCapture(stream, &graph), "capture");
-  require_cuda(cudaGraphInstantiate(&executable, graph, 0), "instantiate");
-  const auto timed = [&](const auto& enqueue, int repeats) {
-    std::vector<double> rounds;
-    for (int round = 0; round < 8; ++round) {
-      require_cuda(cudaEventRecord(start, stream), "record");
-      for (int i = 0; i < repeats; ++i) {
-        enqueue();
-      }
-      require_cuda(cudaEventRecord(stop, stream), "record");
-      require_cuda(cudaEventSynchronize(stop), "synchronize");
-      float ms = 0;
-      require_cuda(cudaEventElapsedTime(&ms, start, stop), "elapsed");
-      if (round > 0) {
-        rounds.push_back(1e3 * static_cast<double>(ms) / repeats);
-      }
-    }
-    return median(rounds);
-  };
   Timing timing;
   timing.plan = plan.describe();
   timing.bytes = static_cast<double>(page) * static_cast<double>(pages);
-  const int repeats = quick ? 2 : 5;
   timing.graph_us =
-      timed([&] { require_cuda(cudaGraphLaunch(executable, stream), "launch"); }, repeats) /
-      static_cast<double>(steps);
+      timer.median_us_of_graph(steps, quick ? 2 : 5, [&](std::int64_t i) { run(i % copies); });
   std::int64_t next = 0;
-  timing.plain_us = timed([&] { run(next++ % copies); }, static_cast<int>(steps));
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  cudaEventDestroy(start);
-  cudaEventDestroy(stop);
+  timing.plain_us = timer.median_us(static_cast<int>(steps), [&] { run(next++ % copies); });
   return timing;
 }
 
@@ -256,9 +214,8 @@ int run_all(const char* json, const std::string& only, TileOrder order, bool qui
   require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   cudaDeviceProp properties{};
   require_cuda(cudaGetDeviceProperties(&properties, 0), "properties");
-  std::string text = std::string("{\n  \"device\": \"") + properties.name + "\",\n  \"steps\": [";
+  turboquant_bench::StepRecord record(properties.name);
   std::printf("%-36s %10s %10s %8s\n", "shape", "graph us", "plain us", "GB/s");
-  bool first = true;
   for (const Shape& shape : shapes) {
     char name[128];
     std::snprintf(name, sizeof(name), "k%dv%d%s/b%d/hq%d/hk%d/d%d/n%lld", shape.key_bits,
@@ -274,25 +231,11 @@ int run_all(const char* json, const std::string& only, TileOrder order, bool qui
     if (std::getenv("PLANS") != nullptr) {
       std::printf("  %s\n", timing.plan.c_str());
     }
-    char line[512];
-    std::snprintf(line, sizeof(line),
-                  "%s\n    {\"name\": \"%s\", \"graph_us\": %.3f, \"plain_us\": %.3f, "
-                  "\"gb_per_s\": %.1f, \"plan\": \"%s\"}",
-                  first ? "" : ",", name, timing.graph_us, timing.plain_us, rate,
-                  timing.plan.c_str());
-    text += line;
-    first = false;
+    record.add(name, "\"graph_us\": %.3f, \"plain_us\": %.3f, \"gb_per_s\": %.1f, \"plan\": \"%s\"",
+               timing.graph_us, timing.plain_us, rate, timing.plan.c_str());
   }
-  text += "\n  ]\n}\n";
   cudaStreamDestroy(stream);
-  if (json != nullptr) {
-    std::FILE* file = std::fopen(json, "w");
-    if (file == nullptr || std::fputs(text.c_str(), file) < 0 || std::fclose(file) != 0) {
-      std::fprintf(stderr, "decode_attention_device: --json: cannot write %s\n", json);
-      return 2;
-    }
-  }
-  return 0;
+  return record.write(json) ? 0 : 2;
 }
 
 #else

@@ -13,6 +13,7 @@
 // the quickest iteration.
 
 #include "bench_program.hpp"
+#include "encode_formats.hpp"
 
 #include <turboquant/base/random.hpp>
 #include <turboquant/device/encode_tiles.hpp>
@@ -35,25 +36,11 @@ using turboquant_bench::OneThread;
 constexpr int kv_heads = 8;
 constexpr std::size_t num_tiles = 16;
 
-struct NamedFormat {
-  const char* name;
-  KeyCodec key_codec;
-  int key_bits;
-  ValueCodec value_codec;
-  int value_bits;
-  int value_group;  ///< 0: one group
-  KeyCentring key_centring = KeyCentring::none;
-};
-
-constexpr NamedFormat formats[] = {
-    {"K3V4", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0},
-    {"K3V4_g32", KeyCodec::mse, 3, ValueCodec::grouped, 4, 32},
-    {"K4V4", KeyCodec::mse, 4, ValueCodec::grouped, 4, 0},
-    {"K3V3_rotated", KeyCodec::mse, 3, ValueCodec::codebook, 3, 0},
-    {"IP4V4", KeyCodec::inner_product, 4, ValueCodec::grouped, 4, 0},
-    {"F8V4", KeyCodec::float8, 8, ValueCodec::grouped, 4, 0},
-    {"K3V4_mean", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, KeyCentring::tile_mean},
-};
+using turboquant_bench::NamedFormat;
+namespace formats = turboquant_bench::formats;
+constexpr NamedFormat timed_formats[] = {formats::k3v4,         formats::k3v4_g32, formats::k4v4,
+                                         formats::k3v3_rotated, formats::ip4v4,    formats::f8v4,
+                                         formats::k3v4_mean};
 
 /// Bell-shaped numbers.
 template <class Row>
@@ -83,15 +70,7 @@ struct EncodeCase {
 template <class Exec, class Row>
 void encode(benchmark::State& state, const EncodeCase& test) {
   const Exec exec;
-  TileCodecOptions options;
-  options.format.key_codec = test.format->key_codec;
-  options.format.key_bits = test.format->key_bits;
-  options.format.key_dim = test.dim;
-  options.format.value_codec = test.format->value_codec;
-  options.format.value_bits = test.format->value_bits;
-  options.format.value_dim = test.dim;
-  options.format.value_group = test.format->value_group == 0 ? test.dim : test.format->value_group;
-  options.format.key_centring = test.format->key_centring;
+  const TileCodecOptions options = test.format->options(test.dim);
   const TileCodec<Memory> codec(options);
   const std::size_t tile_numbers =
       TileFormat::tokens * kv_heads * static_cast<std::size_t>(test.dim);
@@ -140,7 +119,7 @@ void add(const std::string& name, const EncodeCase& test) {
 }
 
 void add_benchmarks() {
-  for (const NamedFormat& format : formats) {
+  for (const NamedFormat& format : timed_formats) {
     for (const int dim : {64, 128, 256}) {
       for (const HostArch arch : {HostArch::portable, HostArch::avx2, HostArch::avx512}) {
         if (!host_arch_available(arch)) {

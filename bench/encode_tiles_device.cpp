@@ -3,18 +3,20 @@
 //     encode_tiles_device [--json FILE] [--only SUBSTRING]
 //
 // A step encodes 65,536 tokens of 8 kv heads, far more than the L2 holds. A number is the median of
-// 7 launches timed by events. vectors_per_s counts a token and kv head twice, its key and its
-// value; gb_per_s counts the rows read and the tiles written; copy_gb_per_s is what copying twice
-// those rows on the device reaches in the same program, reads and writes counted.
+// 7 launches timed by events, after one that does not count. vectors_per_s counts a token and kv
+// head twice, its key and its value; gb_per_s counts the rows read and the tiles written;
+// copy_gb_per_s is what copying twice those rows on the device reaches in the same program, reads
+// and writes counted.
+
+#include "device_timing.hpp"
+#include "encode_formats.hpp"
 
 #include <turboquant/base/random.hpp>
 #include <turboquant/device/arch/cuda_target.hpp>
 #include <turboquant/device/encode_tiles.hpp>
 #include <turboquant/device/runtime.hpp>
 
-#include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -23,31 +25,28 @@ namespace {
 
 using namespace turboquant;
 
+using turboquant_bench::NamedFormat;
+namespace formats = turboquant_bench::formats;
+
 struct Case {
-  const char* name;
-  KeyCodec key_codec;
-  int key_bits;
-  ValueCodec value_codec;
-  int value_bits;
-  int value_group;  ///< 0: one group
+  const NamedFormat* format;
   int dim;
   TileOrder order;
   RowType rows;
 };
 
 const std::vector<Case> cases = {
-    {"K3V4", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, 128, TileOrder::host, RowType::bfloat16},
-    {"K3V4", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, 128, TileOrder::mma, RowType::bfloat16},
-    {"K3V4", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, 128, TileOrder::mma, RowType::float16},
-    {"K3V4", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, 128, TileOrder::mma, RowType::float32},
-    {"K3V4_g32", KeyCodec::mse, 3, ValueCodec::grouped, 4, 32, 128, TileOrder::mma,
-     RowType::bfloat16},
-    {"K4V4", KeyCodec::mse, 4, ValueCodec::grouped, 4, 0, 128, TileOrder::mma, RowType::bfloat16},
-    {"K2V2", KeyCodec::mse, 2, ValueCodec::grouped, 2, 0, 128, TileOrder::mma, RowType::bfloat16},
-    {"K3V4", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, 64, TileOrder::mma, RowType::bfloat16},
-    {"K3V4", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, 256, TileOrder::mma, RowType::bfloat16},
-    {"K3V3_rotated", KeyCodec::mse, 3, ValueCodec::codebook, 3, 0, 128, TileOrder::host,
-     RowType::bfloat16},
+    {&formats::k3v4, 128, TileOrder::host, RowType::bfloat16},
+    {&formats::k3v4, 128, TileOrder::mma, RowType::bfloat16},
+    {&formats::k3v4, 128, TileOrder::mma, RowType::float16},
+    {&formats::k3v4, 128, TileOrder::mma, RowType::float32},
+    {&formats::k3v4_g32, 128, TileOrder::mma, RowType::bfloat16},
+    {&formats::k4v4, 128, TileOrder::mma, RowType::bfloat16},
+    {&formats::k2v2, 128, TileOrder::mma, RowType::bfloat16},
+    {&formats::k3v4, 64, TileOrder::mma, RowType::bfloat16},
+    {&formats::k3v4, 256, TileOrder::mma, RowType::bfloat16},
+    {&formats::k3v3_rotated, 128, TileOrder::host, RowType::bfloat16},
+    {&formats::k3v4_mean, 128, TileOrder::mma, RowType::bfloat16},
 };
 
 #if TURBOQUANT_CUDA
@@ -55,12 +54,7 @@ const std::vector<Case> cases = {
 using Device = Kokkos::Cuda;
 using Space = Kokkos::CudaSpace;
 
-void require_cuda(cudaError_t error, const char* what) {
-  if (error != cudaSuccess) {
-    std::fprintf(stderr, "encode_tiles_device: %s: %s\n", what, cudaGetErrorString(error));
-    std::exit(2);
-  }
-}
+using turboquant_bench::require_cuda;
 
 /// Bell-shaped numbers.
 template <class Row>
@@ -83,31 +77,6 @@ struct FillRows {
   }
 };
 
-/// Median microseconds of 7 calls.
-template <class Call>
-double median_us(cudaStream_t stream, const Call& call) {
-  cudaEvent_t start = nullptr;
-  cudaEvent_t stop = nullptr;
-  require_cuda(cudaEventCreate(&start), "event");
-  require_cuda(cudaEventCreate(&stop), "event");
-  std::vector<double> times;
-  for (int round = 0; round < 9; ++round) {
-    require_cuda(cudaEventRecord(start, stream), "record");
-    call();
-    require_cuda(cudaEventRecord(stop, stream), "record");
-    require_cuda(cudaEventSynchronize(stop), "synchronize");
-    float ms = 0;
-    require_cuda(cudaEventElapsedTime(&ms, start, stop), "elapsed");
-    if (round > 1) {
-      times.push_back(1e3 * static_cast<double>(ms));
-    }
-  }
-  cudaEventDestroy(start);
-  cudaEventDestroy(stop);
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
-}
-
 struct Timing {
   double us = 0;
   double vectors_per_s = 0;
@@ -121,16 +90,7 @@ Timing time_case(const Case& test, cudaStream_t stream) {
   constexpr std::int64_t num_tiles = 1024;
   constexpr auto tokens = static_cast<std::int64_t>(TileFormat::tokens);
   const Device exec(stream);
-  TileCodecOptions options;
-  options.format.key_codec = test.key_codec;
-  options.format.key_bits = test.key_bits;
-  options.format.key_dim = test.dim;
-  options.format.value_codec = test.value_codec;
-  options.format.value_bits = test.value_bits;
-  options.format.value_dim = test.dim;
-  options.format.value_group = test.value_group == 0 ? test.dim : test.value_group;
-  options.format.order = test.order;
-  const TileCodec<Space> codec(options);
+  const TileCodec<Space> codec(test.format->options(test.dim, test.order));
   const std::int64_t tile_numbers = tokens * kv_heads * test.dim;
   const std::int64_t numbers = num_tiles * tile_numbers;
   Kokkos::View<Row*, Space> keys("keys", static_cast<std::size_t>(numbers));
@@ -155,12 +115,12 @@ Timing time_case(const Case& test, cudaStream_t stream) {
   Kokkos::deep_copy(
       jobs, Kokkos::View<const EncodeJob*, Kokkos::HostSpace>(host_jobs.data(), host_jobs.size()));
   Kokkos::fence();
+  const turboquant_bench::DeviceTimer timer(stream);
   Timing timing;
-  timing.us = median_us(stream, [&] {
-    encode_tiles(exec, codec, kv_heads, Kokkos::View<const EncodeJob*, Space>(jobs));
-  });
+  timing.us = timer.median_us(
+      1, [&] { encode_tiles(exec, codec, kv_heads, Kokkos::View<const EncodeJob*, Space>(jobs)); });
   const auto row_bytes = static_cast<std::size_t>(numbers) * sizeof(Row);
-  const double copied = median_us(stream, [&] {
+  const double copied = timer.median_us(1, [&] {
     require_cuda(
         cudaMemcpyAsync(values.data(), keys.data(), row_bytes, cudaMemcpyDeviceToDevice, stream),
         "copy");
@@ -183,15 +143,14 @@ int run_all(const char* json, const std::string& only) {
   require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   cudaDeviceProp properties{};
   require_cuda(cudaGetDeviceProperties(&properties, 0), "properties");
-  std::string text = std::string("{\n  \"device\": \"") + properties.name + "\",\n  \"steps\": [";
+  turboquant_bench::StepRecord record(properties.name);
   std::printf("%-36s %10s %14s %8s %10s\n", "case", "us", "G vectors/s", "GB/s", "copy GB/s");
-  bool first = true;
   for (const Case& test : cases) {
     const char* const rows = test.rows == RowType::float32   ? "float"
                              : test.rows == RowType::float16 ? "float16"
                                                              : "bfloat16";
-    const std::string name = std::string(test.name) + "/d" + std::to_string(test.dim) + "/" +
-                             std::string(to_string(test.order)) + "/" + rows;
+    const std::string name = std::string(test.format->name) + "/d" + std::to_string(test.dim) +
+                             "/" + std::string(to_string(test.order)) + "/" + rows;
     if (name.find(only) == std::string::npos) {
       continue;
     }
@@ -200,25 +159,13 @@ int run_all(const char* json, const std::string& only) {
                                                           : time_case<bfloat16>(test, stream);
     std::printf("%-36s %10.1f %14.2f %8.0f %10.0f\n", name.c_str(), timing.us,
                 timing.vectors_per_s * 1e-9, timing.gb_per_s, timing.copy_gb_per_s);
-    char line[512];
-    std::snprintf(line, sizeof(line),
-                  "%s\n    {\"name\": \"%s\", \"us\": %.2f, \"vectors_per_s\": %.4g, "
-                  "\"gb_per_s\": %.1f, \"copy_gb_per_s\": %.1f}",
-                  first ? "" : ",", name.c_str(), timing.us, timing.vectors_per_s, timing.gb_per_s,
-                  timing.copy_gb_per_s);
-    text += line;
-    first = false;
+    record.add(name,
+               "\"us\": %.2f, \"vectors_per_s\": %.4g, \"gb_per_s\": %.1f, "
+               "\"copy_gb_per_s\": %.1f",
+               timing.us, timing.vectors_per_s, timing.gb_per_s, timing.copy_gb_per_s);
   }
-  text += "\n  ]\n}\n";
   cudaStreamDestroy(stream);
-  if (json != nullptr) {
-    std::FILE* file = std::fopen(json, "w");
-    if (file == nullptr || std::fputs(text.c_str(), file) < 0 || std::fclose(file) != 0) {
-      std::fprintf(stderr, "encode_tiles_device: --json: cannot write %s\n", json);
-      return 2;
-    }
-  }
-  return 0;
+  return record.write(json) ? 0 : 2;
 }
 
 #else

@@ -164,6 +164,60 @@ TEST_CASE("rows in half precision") {
   check(bfloat16{});
 }
 
+TEST_CASE("rows and tiles may begin anywhere") {
+  for (const int bits : {2, 3, 4}) {
+    for (const TileOrder order : {TileOrder::host, TileOrder::mma}) {
+      CAPTURE(bits);
+      CAPTURE(static_cast<int>(order));
+      auto options = make_options(KeyCodec::mse, bits, 128, ValueCodec::grouped, bits, 128, 128);
+      options.format.order = order;
+      const std::vector<float> rows = test::hard_rows(64, 128, 10);
+      const std::vector<std::byte> expected = encode(Kokkos::DefaultHostExecutionSpace(), options,
+                                                     1, rows, rows, 64, HostArch::portable);
+      std::vector<float> shifted(1);
+      shifted.insert(shifted.end(), rows.begin(), rows.end());
+      test::for_each_execution_space("encode_spaces", [&](const auto& exec) {
+        CAPTURE(std::string(exec.name()));
+        using Space = typename std::decay_t<decltype(exec)>::memory_space;
+        const TileCodec<Space> codec(options);
+        const auto data = test::to_space<Space>(shifted.data(), shifted.size());
+        Kokkos::View<std::byte*, Space> tile("tile", expected.size() + 4);
+        EncodeJob job;
+        job.keys = dense_rows(data.data() + 1, 1, 128);
+        job.values = job.keys;
+        job.tile = tile.data() + 4;
+        job.count = 64;
+        job.clear_from = 0;
+        const auto jobs = test::to_space<Space>(&job, 1);
+        encode_tiles(exec, codec, 1, Kokkos::View<const EncodeJob*, Space>(jobs));
+        exec.fence();
+        const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), tile);
+        CHECK(std::equal(expected.begin(), expected.end(), host.data() + 4));
+      });
+    }
+  }
+}
+
+TEST_CASE("values between two codes") {
+  // Rows of few bits: many numbers lie exactly in the middle, or a little below it.
+  std::vector<float> rows;
+  for (std::size_t i = 0; i < 128 * 128; ++i) {
+    const auto number = static_cast<float>((i * i + 7 * i) % 61);
+    rows.push_back(i % 128 == 0 ? 0.0F : i % 128 == 1 ? 60.0F : number);
+    rows.back() *= 1 + static_cast<float>(i / 128 % 4) * 0x1p-12F;
+    rows.back() += static_cast<float>(i / 1024) * 30;
+  }
+  for (const int bits : {2, 3, 4}) {
+    const auto options = make_options(KeyCodec::mse, 3, 128, ValueCodec::grouped, bits, 128, 32);
+    const std::vector<std::byte> expected =
+        encode(Kokkos::DefaultHostExecutionSpace(), options, 1, rows, rows, 64, HostArch::portable);
+    test::for_each_execution_space("encode_spaces", [&](const auto& exec) {
+      CAPTURE(std::string(exec.name()));
+      CHECK(encode(exec, options, 1, rows, rows, 64) == expected);
+    });
+  }
+}
+
 TEST_CASE("numbers that are not finite are found on every execution space") {
   std::vector<float> rows = test::hard_rows(6, 128, 7);
   rows[500] = std::numeric_limits<float>::quiet_NaN();

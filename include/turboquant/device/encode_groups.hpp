@@ -1,98 +1,109 @@
 #pragma once
 
-#include <turboquant/device/encode_registers.hpp>
+#include <turboquant/device/encode_search.hpp>
+#include <turboquant/device/tile_encoder.hpp>
 
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 /// @file
-/// Min-max groups of a vector that lanes hold in their registers; see `encode_registers.hpp`.
+/// Min-max groups, from rows in scratch memory.
 
 namespace turboquant::detail {
 
-/// The stored numbers of a min-max group: those of `GroupNumbers`, without a division in double
-/// where the float is surely rounded to the same half.
+inline constexpr float float_infinity = std::numeric_limits<float>::infinity();
+
+/// The stored numbers of a min-max group; from a quotient in float where that is certain.
 [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION GroupNumbers group_numbers(float lowest, float highest,
                                                                      int top, bool odd_token) {
-  const float about = (highest - lowest) / static_cast<float>(top);
-  const float edge = odd_token ? highest : lowest;
-  if (!rounds_surely(about) || !(edge > -65000.0F && edge < 65000.0F)) {
+  GroupNumbers numbers;
+  const float range = highest - lowest;
+  if (!rounds_surely(range / static_cast<float>(top), 0x1p-22F, numbers.scale) ||
+      range > 0x1p100F) {
     return {lowest, highest, top, odd_token};
   }
-  GroupNumbers numbers;
-  const float16 scale = float16::from_float(about);
-  numbers.magnitude = scale.to_float();
+  numbers.magnitude = float_of_half(numbers.scale.bits);
   numbers.mirrored = odd_token;
-  numbers.scale.bits = static_cast<std::uint16_t>(scale.bits | (odd_token ? 0x8000U : 0U));
+  numbers.scale.bits = static_cast<std::uint16_t>(numbers.scale.bits | (odd_token ? 0x8000U : 0U));
+  float edge = odd_token ? highest : lowest;
+  edge = larger_of(smaller_of(edge, float16_max), -float16_max);
   numbers.zero = float16::from_float(edge);
   numbers.zero.bits = numbers.zero.bits == 0x8000U ? std::uint16_t{0} : numbers.zero.bits;
   return numbers;
 }
 
-/// `value_code` of the numbers [First, First + Size) of a lane.
+/// `value_code` of 8 numbers at a time.
 ///
-/// Steps in float are wrong by less than 2^-18 up to the largest code. A group with a number that
-/// close to a border between two codes is coded again by `group_by_division`.
-/// @return whether it has to be
-template <int First, int Size, std::size_t Dim, int Lanes>
-[[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION bool group_codes_of_lane(
-    const GroupNumbers& numbers, int top, const LaneVector<Dim, Lanes>& vector,
-    std::uint32_t (&codes)[Dim / 4 / Lanes]) {
-  const float zero = numbers.zero.to_float();
-  const float inverse = numbers.magnitude > 0 ? 1.0F / numbers.magnitude : 0.0F;
-  const float factor = numbers.mirrored ? -inverse : inverse;
-  const auto highest = static_cast<float>(top);
-  constexpr float rounder = 12582912.0F;  // sums with it end in the nearest integer
-  constexpr auto rounder_bits = std::bit_cast<std::uint32_t>(rounder);
-  constexpr float margin = 0x1p-17F;
-  float farthest = 0;  // from the integer that a number is rounded to
-  TURBOQUANT_UNROLL_IN_KERNELS
-  for (int i = First; i < First + Size; ++i) {
-    const float steps = (vector.x[i] - zero) * factor;
-    const float positive = steps > 0 ? steps : 0.0F;  // also where 0 * infinity is no number
-    const float bounded = positive < highest ? positive : highest;
-    const float rounded = bounded + rounder;
-    const float rest = bounded - (rounded - rounder);
-    const float distance = rest < 0 ? -rest : rest;
-    farthest = distance > farthest ? distance : farthest;
-    const std::uint32_t code = std::bit_cast<std::uint32_t>(rounded) - rounder_bits;
-    codes[i / 4] = (i % 4 == 0 ? 0U : codes[i / 4]) + (code << static_cast<unsigned>(4 * (i % 4)));
+/// Steps in float are wrong by less than 2^-18 up to the largest code; a number that close to a
+/// border between two codes is divided. Rows of few bits often are at a border exactly.
+class GroupCodes {
+ public:
+  KOKKOS_FORCEINLINE_FUNCTION GroupCodes(const GroupNumbers& numbers, int top)
+      : zero_(float_of_half(numbers.zero.bits)),
+        highest_(static_cast<float>(top)),
+        divisor_(numbers.divisor()),
+        top_(top) {
+    const float inverse = numbers.magnitude > 0 ? 1.0F / (numbers.magnitude * highest_) : 0.0F;
+    factor_ = numbers.mirrored ? -inverse : inverse;
   }
-  return farthest > 0.5F - margin;
-}
 
-/// The same codes, slowly.
-template <int First, int Size, std::size_t Dim, int Lanes>
-KOKKOS_FORCEINLINE_FUNCTION void group_by_division(const GroupNumbers& numbers, int top,
-                                                   const LaneVector<Dim, Lanes>& vector,
-                                                   std::uint32_t (&codes)[Dim / 4 / Lanes]) {
-  const double zero = static_cast<double>(numbers.zero.to_float());
-  TURBOQUANT_UNROLL_IN_KERNELS
-  for (int i = First; i < First + Size; ++i) {
-    const int code = value_code(static_cast<double>(vector.x[i]) - zero, numbers.divisor(), top);
-    codes[i / 4] = (i % 4 == 0 ? 0U : codes[i / 4]) |
-                   (static_cast<std::uint32_t>(code) << static_cast<unsigned>(4 * (i % 4)));
+  /// Eight codes of 4 bits each.
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION std::uint32_t codes(const float (&x)[8]) const {
+    float farthest = 0;
+    std::uint32_t rounded[8];
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int i = 0; i < 8; ++i) {
+      farthest = larger_of(farthest, round(x[i], rounded[i]));
+    }
+    const std::uint32_t codes = low_bytes(rounded[0], rounded[2], rounded[4], rounded[6]) +
+                                (low_bytes(rounded[1], rounded[3], rounded[5], rounded[7]) << 4U);
+    return farthest < 0.5F - margin ? codes : by_division(x, codes);
   }
-}
 
-/// Smallest and largest of the numbers [First, First + Size) of all lanes.
-template <int First, int Size, std::size_t Dim, int Lanes>
-KOKKOS_FORCEINLINE_FUNCTION void range_of_lanes(const LaneVector<Dim, Lanes>& vector, float& lowest,
-                                                float& highest) {
-  lowest = highest = vector.x[First];
-  TURBOQUANT_UNROLL_IN_KERNELS
-  for (int i = First + 1; i < First + Size; ++i) {
-    lowest = vector.x[i] < lowest ? vector.x[i] : lowest;
-    highest = vector.x[i] > highest ? vector.x[i] : highest;
+ private:
+  static constexpr float margin = 0x1p-17F;
+
+  /// The code of a number in the last byte, and its distance from the steps up to the number.
+  KOKKOS_FORCEINLINE_FUNCTION float round(float x, std::uint32_t& code) const {
+    constexpr float rounder = 12582912.0F;  // sums with it end in the nearest integer
+    const float share = between_0_and_1((x - zero_) * factor_);
+    const float sum = share * highest_ + rounder;
+    code = std::bit_cast<std::uint32_t>(sum);
+    return std::fabs(share * highest_ - (sum - rounder));
   }
-  TURBOQUANT_UNROLL_IN_KERNELS
-  for (int mask = 1; mask < Lanes; mask *= 2) {
-    const float low = from_lane_xor(lowest, mask);
-    const float high = from_lane_xor(highest, mask);
-    lowest = low < lowest ? low : lowest;
-    highest = high > highest ? high : highest;
+
+  /// The same codes, those of numbers that are close to a border made again.
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION std::uint32_t by_division(const float (&x)[8],
+                                                                      std::uint32_t codes) const {
+    std::uint32_t close = 0;
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (unsigned i = 0; i < 8; ++i) {
+      std::uint32_t code = 0;
+      close |= round(x[i], code) < 0.5F - margin ? 0U : 1U << i;
+    }
+    TURBOQUANT_KEEP_LOOP_IN_KERNELS
+    for (; close != 0; close &= close - 1) {
+      const auto at = static_cast<unsigned>(std::bit_width(close & (~close + 1))) - 1;
+      float number = x[0];
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (unsigned j = 1; j < 8; ++j) {
+        number = at == j ? x[j] : number;
+      }
+      const double distance = static_cast<double>(number) - static_cast<double>(zero_);
+      const auto code = static_cast<std::uint32_t>(value_code(distance, divisor_, top_));
+      codes = (codes & ~(15U << (4 * at))) | (code << (4 * at));
+    }
+    return codes;
   }
-}
+
+  float zero_;
+  float highest_;
+  float factor_ = 0;
+  double divisor_;
+  int top_;
+};
 
 }  // namespace turboquant::detail

@@ -2,6 +2,7 @@
 
 #include <turboquant/device/arch/select.hpp>
 #include <turboquant/device/paged_tiles.hpp>
+#include <turboquant/device/register_encoder.hpp>
 #include <turboquant/device/row_view.hpp>
 #include <turboquant/device/team_encoder.hpp>
 #include <turboquant/device/tile_codec.hpp>
@@ -109,53 +110,58 @@ bool launch_team_encoder(const std::string& label, const ExecutionSpace& exec,
                          int kv_heads) {
   const TileFormat& format = tables.format;
   const std::int64_t teams = num_jobs * kv_heads;
-  if (TeamEncoder::scratch_bytes(format) > team_scratch_limit || teams > 0x7FFFFFFF) {
+  if (TeamEncoder::scratch_bytes(tables) > team_scratch_limit || teams > 0x7FFFFFFF) {
     return false;
   }
-  const auto launch = [&](const auto& encoder, int lanes, auto bounds) {
+  const auto launch = [&](const auto& encoder, int threads, int width, auto bounds) {
     using Encoder = std::decay_t<decltype(encoder)>;
     using Policy = Kokkos::TeamPolicy<ExecutionSpace, decltype(bounds)>;
     const TeamEncodeKernel<Encoder> kernel{tables, jobs, kv_heads, encoder};
-    const auto scratch = Kokkos::PerTeam(static_cast<int>(Encoder::scratch_bytes(format)));
-    Policy one(exec, static_cast<int>(teams), 1, lanes);
-    one.set_scratch_size(0, scratch);
-    const int most = one.team_size_max(kernel, Kokkos::ParallelForTag());
-    // A power of two, so that every lane of a hardware vector has a token whenever one has.
-    int threads = static_cast<int>(TileFormat::tokens);
+    const auto with_scratch = [&](int team_size) {
+      Policy policy(exec, static_cast<int>(teams), team_size, width);
+      policy.set_scratch_size(0, Kokkos::PerTeam(static_cast<int>(Encoder::scratch_bytes(tables))));
+      // Without a wish for occupancy the driver may keep scratch memory for few teams only.
+      return Kokkos::Experimental::prefer(policy, Kokkos::Experimental::DesiredOccupancy(100));
+    };
+    const int most = with_scratch(1).team_size_max(kernel, Kokkos::ParallelForTag());
     while (threads > most) {
       threads /= 2;
     }
-    Policy policy(exec, static_cast<int>(teams), threads, lanes);
-    policy.set_scratch_size(0, scratch);
-    // Without a wish for occupancy the driver may keep scratch memory for few teams only.
-    Kokkos::parallel_for(
-        label, Kokkos::Experimental::prefer(policy, Kokkos::Experimental::DesiredOccupancy(100)),
-        kernel);
+    Kokkos::parallel_for(label, with_scratch(threads), kernel);
   };
-  constexpr int lanes = lanes_of < ExecutionSpace >> 1 ? 4 : 1;
-  const bool registers =
-      format.key_codec == KeyCodec::mse && format.value_codec == ValueCodec::grouped &&
-      fits_registers(tables.key_rotation) && format.value_dim == format.key_dim &&
-      (format.value_group == format.value_dim || format.value_group == 32);
+  constexpr int width = lanes_of<ExecutionSpace>;
   const auto launch_registers = [&]<std::size_t Dim, std::size_t Group>() {
-    using Encoder = RegisterTeamEncoder<Dim, Group, lanes>;
+    constexpr int lanes_of_token = (width > 1 && Dim > 128) ? 2 : 1;
+    using Encoder = RegisterTeamEncoder<Dim, Group, lanes_of_token, width>;
+    if (Encoder::scratch_bytes(tables) > team_scratch_limit) {
+      return false;
+    }
+    // 128 numbers of a vector and what its arithmetic needs fit 168 registers, 64 fit 128.
+    constexpr int lanes = Encoder::threads * width;
+    constexpr int teams_at_once = width == 1 ? 1 : (Dim == 64 ? 512 : 384) / lanes;
     launch(Encoder{static_cast<float>(
                hadamard_factor(tables.key_rotation.dim, tables.key_rotation.rounds))},
-           lanes, Kokkos::LaunchBounds<TileFormat::tokens * lanes, 2>{});
+           Encoder::threads, width, Kokkos::LaunchBounds<lanes, teams_at_once>{});
+    return true;
   };
-  const bool one_group = format.value_group == format.value_dim;
-  if (registers && format.key_dim == 64) {
-    one_group ? launch_registers.template operator()<64, 64>()
-              : launch_registers.template operator()<64, 32>();
-  } else if (registers && format.key_dim == 128) {
-    one_group ? launch_registers.template operator()<128, 128>()
-              : launch_registers.template operator()<128, 32>();
-  } else if (registers &&
-             RegisterTeamEncoder<256, 32, lanes>::scratch_bytes(format) <= team_scratch_limit) {
-    one_group ? launch_registers.template operator()<256, 256>()
-              : launch_registers.template operator()<256, 32>();
-  } else {
-    launch(TeamEncoder{}, 1, Kokkos::LaunchBounds<>{});
+  const auto launch_dim = [&]<std::size_t Dim>() {
+    if (format.value_codec == ValueCodec::codebook) {
+      return launch_registers.template operator()<Dim, 0>();
+    }
+    return format.value_group == format.value_dim ? launch_registers.template operator()<Dim, Dim>()
+                                                  : launch_registers.template operator()<Dim, 32>();
+  };
+  const bool values = format.value_codec == ValueCodec::codebook
+                          ? tables.value_rotation.rounds == tables.key_rotation.rounds
+                          : format.value_group == format.value_dim || format.value_group == 32;
+  const bool registers = format.key_codec == KeyCodec::mse && values &&
+                         fits_registers(tables.key_rotation) && format.value_dim == format.key_dim;
+  const bool launched =
+      registers && (format.key_dim == 64    ? launch_dim.template operator()<64>()
+                    : format.key_dim == 128 ? launch_dim.template operator()<128>()
+                                            : launch_dim.template operator()<256>());
+  if (!launched) {
+    launch(TeamEncoder{}, static_cast<int>(TileFormat::tokens), 1, Kokkos::LaunchBounds<>{});
   }
   return true;
 }

@@ -7,23 +7,35 @@
 #include <cstdint>
 
 /// @file
-/// From codes of single tokens to the code words of a tile, by a team: a *row* holds the codes of 8
-/// dimensions of 64 tokens, one dword a token, code n at bits 4 n. Dimensions are multiples of 32.
+/// From codes of single tokens to the code words of a tile, by a team. Dimensions are powers of two
+/// from 64 on.
 
 namespace turboquant::detail {
 
-/// The rows of one tile's keys or values in a team's scratch.
-struct NibbleRows {
-  /// One more than tokens, so that neighbouring rows begin in different banks.
-  static constexpr std::size_t pitch = TileFormat::tokens + 1;
+/// The codes of one tile's keys or values in a team's scratch, 8 dimensions of a token in a word:
+/// code n at bits 4 n.
+/// @tparam Pitch bytes from token to token
+template <int Pitch>
+struct TokenCodes {
+  const unsigned char* at = nullptr;  ///< of token 0, 16-byte aligned
 
-  std::uint32_t* words = nullptr;
-
-  [[nodiscard]] TURBOQUANT_FUNCTION std::uint32_t& at(std::size_t row,
-                                                      std::size_t token) const noexcept {
-    return words[row * pitch + token];
+  [[nodiscard]] TURBOQUANT_FUNCTION std::uint32_t word(std::size_t token,
+                                                       std::size_t number) const noexcept {
+    return reinterpret_cast<const std::uint32_t*>(at + token * Pitch)[number];
   }
 };
+
+struct alignas(16) FourWords {
+  std::uint32_t words[4];
+};
+
+/// Deals `Count` items to the lanes of a team; small numbers, so that indices are of 32 bits.
+template <std::size_t Count, class Team, class Body>
+KOKKOS_FORCEINLINE_FUNCTION void for_team_items(const Team& team, const Body& body) {
+  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, static_cast<int>(Count)), [&](int item) {
+    body(static_cast<std::size_t>(static_cast<unsigned>(item)));
+  });
+}
 
 /// Nibbles 0 to 3 to the low and 4 to 7 to the high nibbles of the bytes.
 [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::uint32_t to_host_nibbles(
@@ -54,62 +66,90 @@ inline TURBOQUANT_FUNCTION void transpose_nibbles(std::uint32_t (&x)[8]) noexcep
 }
 
 /// Key words of a tile in host order.
-template <class Team>
+template <std::size_t Dim, class Team, class Codes>
 TURBOQUANT_FUNCTION void pack_host_keys(const Team& team, const KeySection& section,
-                                        NibbleRows rows, unsigned char* tile) {
+                                        const Codes& codes, unsigned char* tile) {
   constexpr std::size_t tokens = TileFormat::tokens;
-  Kokkos::parallel_for(
-      Kokkos::TeamVectorRange(team, section.dim / 32 * tokens), [&](std::size_t item) {
-        const std::size_t token = item % tokens;
-        const std::size_t block = item / tokens;
-        std::uint32_t four[4];
+  for_team_items<Dim / 32 * tokens>(team, [&](std::size_t item) {
+    const std::size_t token = item % tokens;
+    const std::size_t block = item / tokens;
+    std::uint32_t four[4];
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (std::size_t k = 0; k < 4; ++k) {
+      four[k] = to_host_nibbles(codes.word(token, 4 * block + k));
+    }
+    unsigned char* out = tile + section.offset + 4 * (block * section.width * tokens + token);
+    switch (section.width) {
+      case 2:
+        store_word(out, four[0] | (four[1] << 2U));
+        return store_word(out + 4 * tokens, four[2] | (four[3] << 2U));
+      case 3:
+        store_word(out, four[0] | ((four[3] & 0x11111111U) << 3U));
+        store_word(out + 4 * tokens, four[1] | ((four[3] & 0x22222222U) << 2U));
+        return store_word(out + 8 * tokens, four[2] | ((four[3] & 0x44444444U) << 1U));
+      default:
         TURBOQUANT_UNROLL_IN_KERNELS
         for (std::size_t k = 0; k < 4; ++k) {
-          four[k] = to_host_nibbles(rows.at(4 * block + k, token));
+          store_word(out + 4 * k * tokens, four[k]);
         }
-        unsigned char* out = tile + section.offset + 4 * (block * section.width * tokens + token);
-        switch (section.width) {
-          case 2:
-            store_word(out, four[0] | (four[1] << 2U));
-            return store_word(out + 4 * tokens, four[2] | (four[3] << 2U));
-          case 3:
-            store_word(out, four[0] | ((four[3] & 0x11111111U) << 3U));
-            store_word(out + 4 * tokens, four[1] | ((four[3] & 0x22222222U) << 2U));
-            return store_word(out + 8 * tokens, four[2] | ((four[3] & 0x44444444U) << 1U));
-          default:
-            for (std::size_t k = 0; k < 4; ++k) {
-              store_word(out + 4 * k * tokens, four[k]);
-            }
-        }
-      });
+    }
+  });
 }
 
 /// Value words of a tile in host order.
-template <class Team>
+template <std::size_t Dim, class Team, class Codes>
 TURBOQUANT_FUNCTION void pack_host_values(const Team& team, const ValueSection& section,
-                                          NibbleRows rows, unsigned char* tile) {
+                                          const Codes& codes, unsigned char* tile) {
   // An item makes the words of 8 dimensions and as many tokens as fill a word.
   const std::size_t groups = section.width == 4 ? 1 : (section.width == 2 ? 2 : 4);
-  const std::size_t dim_rows = section.dim / 8;
-  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, dim_rows * 8 / groups), [&](std::size_t item) {
-    const std::size_t row = item % dim_rows;
-    const std::size_t first = item / dim_rows * groups;
-    const std::size_t d = 8 * row;
-    unsigned char* const column = tile + section.offset + 4 * section.column(d);
-    const std::size_t stride = 4 * section.row_words(d);
-    for (std::size_t g = first; g < first + groups; ++g) {
+  constexpr std::size_t dim_words = Dim / 8;
+  for_team_items<dim_words * 8>(team, [&](std::size_t item) {
+    const std::size_t number = item % dim_words;
+    const std::size_t first = item / dim_words * groups;
+    if (first >= 8) {
+      return;
+    }
+    unsigned char* const column = tile + section.offset + 4 * section.column(8 * number);
+    std::uint32_t words[3][8] = {};
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (std::size_t g = 0; g < 4; ++g) {
+      if (g >= groups) {
+        break;
+      }
       std::uint32_t x[8];
       TURBOQUANT_UNROLL_IN_KERNELS
       for (std::size_t t = 0; t < 8; ++t) {
-        x[t] = rows.at(row, 8 * g + t);
+        x[t] = codes.word(8 * (first + g) + t, number);
       }
       transpose_nibbles(x);
       TURBOQUANT_UNROLL_IN_KERNELS
       for (std::size_t i = 0; i < 8; ++i) {
-        if (section.width == 4) {
-          store_word(column + g * stride + 4 * i, x[i]);
+        if (section.width == 2) {
+          words[0][i] |= ValueSection::join_pairs(x[i]) << (16 * g % 32);
+        } else if (g < 3) {
+          words[g][i] = x[i];
         } else {
-          section.write_nibbles(tile, g, d + i, x[i]);  // this item alone has these words
+          words[0][i] |= (x[i] & 0x11111111U) << 3U;
+          words[1][i] |= (x[i] & 0x22222222U) << 2U;
+          words[2][i] |= (x[i] & 0x44444444U) << 1U;
+        }
+      }
+    }
+    // Rows of words: one for 4 and 2 bits, three for the 32 tokens of 3 bits.
+    const std::size_t row = section.width == 3 ? first / 4 * 3 : first / groups;
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (std::size_t r = 0; r < 3; ++r) {
+      if (r == 0 || section.width == 3) {
+        unsigned char* const out = column + 128 * (row + r);
+        if (reinterpret_cast<std::uintptr_t>(out) % 16 == 0) {
+          auto* const fours = reinterpret_cast<FourWords*>(out);
+          fours[0] = {{words[r][0], words[r][1], words[r][2], words[r][3]}};
+          fours[1] = {{words[r][4], words[r][5], words[r][6], words[r][7]}};
+        } else {
+          TURBOQUANT_UNROLL_IN_KERNELS
+          for (std::size_t i = 0; i < 8; ++i) {
+            store_word(out + 4 * i, words[r][i]);
+          }
         }
       }
     }
@@ -117,85 +157,83 @@ TURBOQUANT_FUNCTION void pack_host_values(const Team& team, const ValueSection& 
 }
 
 /// Key words of a tile in mma order.
-template <class Team>
-TURBOQUANT_FUNCTION void pack_mma_keys(const Team& team, const KeySection& section, NibbleRows rows,
-                                       unsigned char* tile) {
-  const std::size_t tokens = section.sub_tiles.tokens;
-  const mma_order::Selectors selectors{section.width, true,
-                                       mma_order::selectors(tokens, section.dim)};
-  const std::size_t blocks = section.dim / 32;
-  const std::size_t quads = selectors.count / 4;
-  Kokkos::parallel_for(Kokkos::TeamVectorRange(team, TileFormat::tokens / tokens * 32 * quads),
-                       [&](std::size_t item) {
-                         const std::size_t lane = item % 32;
-                         const std::size_t quad = item / 32 % quads;
-                         const std::size_t first = item / 32 / quads * tokens;
-                         std::uint32_t nibbles[4];
-                         for (std::size_t i = 0; i < 4; ++i) {
-                           const std::size_t selector = 4 * quad + i;
-                           nibbles[i] = rows.at(lane % 4 * blocks + selector % blocks,
-                                                first + 8 * (selector / blocks) + lane / 4);
-                         }
-                         selectors.write_quad(
-                             tile + section.sub_tiles.start(first) + section.offset, lane, quad,
-                             nibbles);
-                       });
+template <std::size_t Dim, class Team, class Codes>
+TURBOQUANT_FUNCTION void pack_mma_keys(const Team& team, const KeySection& section,
+                                       const Codes& codes, unsigned char* tile) {
+  constexpr std::size_t tokens = mma_order::sub_tile_tokens(Dim, Dim);
+  constexpr std::size_t count = mma_order::selectors(tokens, Dim);
+  constexpr std::size_t blocks = Dim / 32;
+  constexpr std::size_t quads = count / 4;
+  const mma_order::Selectors selectors{section.width, true, count};
+  for_team_items<TileFormat::tokens / tokens * 32 * quads>(team, [&](std::size_t item) {
+    const std::size_t lane = item % 32;
+    const std::size_t quad = item / 32 % quads;
+    const std::size_t part = item / 32 / quads;
+    std::uint32_t nibbles[4];
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (std::size_t i = 0; i < 4; ++i) {
+      const std::size_t selector = 4 * quad + i;
+      nibbles[i] = codes.word(part * tokens + 8 * (selector / blocks) + lane / 4,
+                              lane % 4 * blocks + selector % blocks);
+    }
+    selectors.write_quad(tile + part * section.sub_tiles.bytes + section.offset, lane, quad,
+                         nibbles);
+  });
 }
 
 /// Value words of a tile in mma order.
-template <class Team>
+template <std::size_t Dim, class Team, class Codes>
 TURBOQUANT_FUNCTION void pack_mma_values(const Team& team, const ValueSection& section,
-                                         NibbleRows rows, unsigned char* tile) {
-  const std::size_t tokens = section.sub_tiles.tokens;
-  const mma_order::Selectors selectors{section.width, section.table,
-                                       mma_order::selectors(tokens, section.dim)};
-  const std::size_t blocks = section.dim / 16;
-  const std::size_t quads = selectors.count / 4;
-  Kokkos::parallel_for(
-      Kokkos::TeamVectorRange(team, TileFormat::tokens / tokens * 32 * quads),
-      [&](std::size_t item) {
-        const std::size_t lane = item % 32;
-        const std::size_t quad = item / 32 % quads;
-        const std::size_t first = item / 32 / quads * tokens;
-        const auto shift = static_cast<unsigned>(lane / 4 % 4 * 8);
-        std::uint32_t nibbles[4];
-        for (std::size_t i = 0; i < 4; ++i) {
-          const std::size_t selector = 4 * quad + i;
-          const std::size_t row = selector % blocks * 2 + lane / 16;
-          const std::size_t token = first + 16 * (selector / blocks) + 2 * (lane % 4);
-          std::uint32_t four = 0;
-          TURBOQUANT_UNROLL_IN_KERNELS
-          for (unsigned byte = 0; byte < 4; ++byte) {
-            const unsigned odd = section.table ? byte % 2 : byte / 2;
-            const unsigned upper = section.table ? byte / 2 : byte % 2;
-            four |= ((rows.at(row, token + odd + 8 * upper) >> shift) & 0xFFU) << (8 * byte);
-          }
-          nibbles[i] = four;
-        }
-        selectors.write_quad(tile + section.sub_tiles.start(first) + section.offset, lane, quad,
-                             nibbles);
-      });
+                                         const Codes& codes, unsigned char* tile) {
+  constexpr std::size_t tokens = mma_order::sub_tile_tokens(Dim, Dim);
+  constexpr std::size_t count = mma_order::selectors(tokens, Dim);
+  constexpr std::size_t blocks = Dim / 16;
+  constexpr std::size_t quads = count / 4;
+  const mma_order::Selectors selectors{section.width, section.table, count};
+  for_team_items<TileFormat::tokens / tokens * 32 * quads>(team, [&](std::size_t item) {
+    const std::size_t lane = item % 32;
+    const std::size_t quad = item / 32 % quads;
+    const std::size_t part = item / 32 / quads;
+    const auto shift = static_cast<unsigned>(lane / 4 % 4 * 8);
+    std::uint32_t nibbles[4];
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (std::size_t i = 0; i < 4; ++i) {
+      const std::size_t selector = 4 * quad + i;
+      const std::size_t number = selector % blocks * 2 + lane / 16;
+      const std::size_t token = part * tokens + 16 * (selector / blocks) + 2 * (lane % 4);
+      std::uint32_t four = 0;
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (unsigned byte = 0; byte < 4; ++byte) {
+        const unsigned odd = section.table ? byte % 2 : byte / 2;
+        const unsigned upper = section.table ? byte / 2 : byte % 2;
+        four |= ((codes.word(token + odd + 8 * upper, number) >> shift) & 0xFFU) << (8 * byte);
+      }
+      nibbles[i] = four;
+    }
+    selectors.write_quad(tile + part * section.sub_tiles.bytes + section.offset, lane, quad,
+                         nibbles);
+  });
 }
 
-/// Key words of a tile from rows.
-template <class Team>
-TURBOQUANT_FUNCTION void pack_keys(const Team& team, const TileFormat& format, NibbleRows rows,
+/// Key words of a tile of `Dim` coordinates.
+template <std::size_t Dim, class Team, class Codes>
+TURBOQUANT_FUNCTION void pack_keys(const Team& team, const TileFormat& format, const Codes& codes,
                                    unsigned char* tile) {
   if (format.order == TileOrder::host) {
-    pack_host_keys(team, key_codes(format), rows, tile);
+    pack_host_keys<Dim>(team, key_codes(format), codes, tile);
   } else {
-    pack_mma_keys(team, key_codes(format), rows, tile);
+    pack_mma_keys<Dim>(team, key_codes(format), codes, tile);
   }
 }
 
-/// Value words of a tile from rows; the tile is zero before.
-template <class Team>
-TURBOQUANT_FUNCTION void pack_values(const Team& team, const TileFormat& format, NibbleRows rows,
+/// Value words of a tile of `Dim` coordinates.
+template <std::size_t Dim, class Team, class Codes>
+TURBOQUANT_FUNCTION void pack_values(const Team& team, const TileFormat& format, const Codes& codes,
                                      unsigned char* tile) {
   if (format.order == TileOrder::host) {
-    pack_host_values(team, value_codes(format), rows, tile);
+    pack_host_values<Dim>(team, value_codes(format), codes, tile);
   } else {
-    pack_mma_values(team, value_codes(format), rows, tile);
+    pack_mma_values<Dim>(team, value_codes(format), codes, tile);
   }
 }
 

@@ -207,6 +207,14 @@ struct ValueSection {
     return rest < 32 ? rest : 32;
   }
 
+  /// The lower pairs of 8 nibbles side by side.
+  [[nodiscard]] static constexpr TURBOQUANT_FUNCTION std::uint32_t join_pairs(
+      std::uint32_t nibbles) noexcept {
+    std::uint32_t x = (nibbles | (nibbles >> 2U)) & 0x0F0F0F0FU;
+    x = (x | (x >> 4U)) & 0x00FF00FFU;
+    return (x | (x >> 8U)) & 0x0000FFFFU;
+  }
+
   /// Codes of tokens 8 * group .. 8 * group + 7 of one dimension as nibbles, the lowest token in
   /// the lowest nibble.
   [[nodiscard]] TURBOQUANT_FUNCTION std::uint32_t read_nibbles(const unsigned char* tile,
@@ -251,13 +259,7 @@ struct ValueSection {
     const std::size_t stride = 4 * row_words(d);
     const auto merge = [&](unsigned char* at, std::uint32_t bits) { change(at, 0, bits); };
     switch (width) {
-      case 2: {
-        std::uint32_t x = nibbles;
-        x = (x | (x >> 2U)) & 0x0F0F0F0FU;
-        x = (x | (x >> 4U)) & 0x00FF00FFU;
-        x = (x | (x >> 8U)) & 0x0000FFFFU;
-        return merge(words + group / 2 * stride, x << (16 * (group % 2)));
-      }
+      case 2: return merge(words + group / 2 * stride, join_pairs(nibbles) << (16 * (group % 2)));
       case 3: {
         unsigned char* block = words + group / 4 * 3 * stride;
         if (group % 4 < 3) {

@@ -179,6 +179,121 @@ KOKKOS_FORCEINLINE_FUNCTION std::uint32_t look_up(const ByteTable& table, std::u
 #endif
 }
 
+/// Bytes of `b:a` that the nibbles of `Selectors` number, 0 to 7.
+template <std::uint32_t Selectors>
+KOKKOS_FORCEINLINE_FUNCTION std::uint32_t pick_bytes(std::uint32_t a, std::uint32_t b) {
+#if TURBOQUANT_CUDA_LANES
+  return __byte_perm(a, b, Selectors);
+#elif TURBOQUANT_HIP_LANES
+  constexpr std::uint32_t bytes = (Selectors & 0xFU) | (Selectors & 0xF0U) << 4U |
+                                  (Selectors & 0xF00U) << 8U | (Selectors & 0xF000U) << 12U;
+  return __builtin_amdgcn_perm(b, a, bytes);
+#else
+  const std::uint64_t all = (static_cast<std::uint64_t>(b) << 32U) | a;
+  std::uint32_t out = 0;
+  for (unsigned i = 0; i < 4; ++i) {
+    out |= static_cast<std::uint32_t>((all >> (8 * ((Selectors >> (4 * i)) & 7U))) & 0xFFU)
+           << (8 * i);
+  }
+  return out;
+#endif
+}
+
+/// Byte 0 is full of `a`'s sign bit, byte 1 of `b`'s.
+KOKKOS_FORCEINLINE_FUNCTION std::uint32_t sign_bytes(float a, float b) {
+  const auto first = std::bit_cast<std::uint32_t>(a);
+  const auto second = std::bit_cast<std::uint32_t>(b);
+#if TURBOQUANT_CUDA_LANES
+  std::uint32_t out;
+  asm("prmt.b32 %0,%1,%2,0x00FB;" : "=r"(out) : "r"(first), "r"(second));
+  return out;
+#else
+  return (first >> 31U) * 0xFFU | (second >> 31U) * 0xFF00U;
+#endif
+}
+
+/// The larger and the smaller of two numbers, either of which may be returned for two zeros.
+KOKKOS_FORCEINLINE_FUNCTION float larger_of(float a, float b) {
+#if TURBOQUANT_CUDA_LANES || TURBOQUANT_HIP_LANES
+  return fmaxf(a, b);
+#else
+  return a > b ? a : b;
+#endif
+}
+KOKKOS_FORCEINLINE_FUNCTION float smaller_of(float a, float b) {
+#if TURBOQUANT_CUDA_LANES || TURBOQUANT_HIP_LANES
+  return fminf(a, b);
+#else
+  return a < b ? a : b;
+#endif
+}
+
+/// Ones in a word.
+KOKKOS_FORCEINLINE_FUNCTION int count_bits(std::uint32_t x) {
+#if TURBOQUANT_CUDA_LANES || TURBOQUANT_HIP_LANES
+  return __popc(x);
+#else
+  return std::popcount(x);
+#endif
+}
+
+/// The product, 0 where it or `x` is subnormal.
+KOKKOS_FORCEINLINE_FUNCTION float normal_product(float x, float y) {
+#if TURBOQUANT_CUDA_LANES
+  float product;
+  asm("mul.ftz.f32 %0,%1,%2;" : "=f"(product) : "f"(x), "f"(y));
+  return product;
+#else
+  constexpr float least = 0x1p-126F;
+  const float product = (x < 0 ? -x : x) < least ? 0.0F : x * y;
+  return (product < 0 ? -product : product) < least ? 0.0F : product;
+#endif
+}
+
+/// `x` bounded by 0 and 1.
+KOKKOS_FORCEINLINE_FUNCTION float between_0_and_1(float x) {
+#if TURBOQUANT_CUDA_LANES
+  return __saturatef(x);
+#else
+  const float positive = x > 0 ? x : 0.0F;
+  return positive < 1 ? positive : 1.0F;
+#endif
+}
+
+/// A finite half.
+KOKKOS_FORCEINLINE_FUNCTION float float_of_half(std::uint16_t bits) {
+#if TURBOQUANT_CUDA_LANES
+  float x;
+  asm("cvt.f32.f16 %0,%1;" : "=f"(x) : "h"(bits));
+  return x;
+#else
+  // A product with a power of two is exact and shorter than `float16::to_float`.
+  const std::uint32_t sign = (bits & 0x8000U) << 16U;
+  return std::bit_cast<float>(((bits & 0x7FFFU) << 13U) | sign) * 0x1p112F;
+#endif
+}
+
+/// Begins to copy 16 bytes from device memory to scratch memory, both 16-byte aligned.
+KOKKOS_FORCEINLINE_FUNCTION void begin_copy(unsigned char* to, const unsigned char* from) {
+#if TURBOQUANT_CUDA_LANES && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0],[%1],16;" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(to))),
+               "l"(from)
+               : "memory");
+#else
+  struct alignas(16) Bytes {
+    unsigned char bytes[16];
+  };
+  *reinterpret_cast<Bytes*>(to) = *reinterpret_cast<const Bytes*>(from);
+#endif
+}
+/// What the calling lane has begun to copy is there after.
+KOKKOS_FORCEINLINE_FUNCTION void end_copies() {
+#if TURBOQUANT_CUDA_LANES && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
 /// A pointer to device memory, which the compiler may take for one: loads are shorter then, and
 /// pass stores to scratch memory.
 KOKKOS_FORCEINLINE_FUNCTION const unsigned char* in_device_memory(const unsigned char* at) {
