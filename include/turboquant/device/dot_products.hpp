@@ -141,7 +141,7 @@ struct UnitRing {
   KOKKOS_FORCEINLINE_FUNCTION void start(const unsigned char* tile, const Source& source) const {
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int unit = Places; unit < Units; ++unit) {
-      end_copies();
+      end_copy_group();
     }
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int unit = 0; unit < Places; ++unit) {
@@ -185,7 +185,7 @@ struct UnitRing {
     for (int i = 0; i < Pieces::pieces; ++i) {
       copy_later<lane_words>(place(unit, i), source(tile, unit, i));
     }
-    end_copies();
+    end_copy_group();
   }
 };
 

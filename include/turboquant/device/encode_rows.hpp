@@ -123,7 +123,7 @@ class RowStage {
       arrived_ = false;
     }
     if (!arrived_) {
-      end_copies();
+      await_copies();
       sync_lanes();
       arrived_ = true;
     }

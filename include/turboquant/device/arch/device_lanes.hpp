@@ -288,7 +288,7 @@ KOKKOS_FORCEINLINE_FUNCTION void begin_copy(unsigned char* to, const unsigned ch
 #endif
 }
 /// What the calling lane has begun to copy is there after.
-KOKKOS_FORCEINLINE_FUNCTION void end_copies() {
+KOKKOS_FORCEINLINE_FUNCTION void await_copies() {
 #if TURBOQUANT_CUDA_LANES && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
@@ -333,7 +333,7 @@ KOKKOS_FORCEINLINE_FUNCTION void copy_later(std::uint32_t* to, const unsigned ch
 }
 
 /// Ends a group of copies of the lane.
-KOKKOS_FORCEINLINE_FUNCTION void end_copies() {
+KOKKOS_FORCEINLINE_FUNCTION void end_copy_group() {
 #if TURBOQUANT_CUDA_LANES && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;");
 #endif
