@@ -94,7 +94,8 @@ function(turboquant_test name)
   if(label STREQUAL "turboquant")
     set(precompiled turboquant_precompiled_turboquant)
   endif()
-  if(TARGET ${precompiled} AND NOT arg_OWN_FLAGS)
+  # Programs without doctest's main would lack what its header refers to.
+  if(TARGET ${precompiled} AND NOT arg_OWN_FLAGS AND NOT arg_NO_MAIN)
     target_precompile_headers(${target} REUSE_FROM ${precompiled})
     # GCC forgets which precompiled headers are the system's and reports its own std::string.
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
