@@ -191,14 +191,7 @@ struct HostDotTiles {
           for (int k = 0; k < rows; ++k) {
             words[k] = loaded.of[2 * k + i / 4][i % 4];
           }
-          const std::uint32_t selector = selector_of<Bits>(words, g);
-          if constexpr (Table) {
-            in.value_levels.template of<Bits == 4 ? HighBits::in_nibble : HighBits::none>(selector,
-                                                                                          bytes[i]);
-          } else {
-            bytes[i][0] = selector & 0x0F0F0F0FU;
-            bytes[i][1] = (selector >> 4U) & 0x0F0F0F0FU;
-          }
+          value_bytes<Bits, Table>(selector_of<Bits>(words, g), bytes[i]);
         }
         TURBOQUANT_UNROLL_IN_KERNELS
         for (int half = 0; half < 2; ++half) {
@@ -215,6 +208,19 @@ struct HostDotTiles {
  private:
   [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION bool looks_up_four() const {
     return in.format.value_bits == 4 && in.format.value_codec == ValueCodec::codebook;
+  }
+
+  /// Eight value codes, looked up or as numbers.
+  template <int Bits, bool Table>
+  KOKKOS_FORCEINLINE_FUNCTION void value_bytes(std::uint32_t selector,
+                                               std::uint32_t (&bytes)[2]) const {
+    if constexpr (Table) {
+      in.value_levels.template of<Bits == 4 ? HighBits::in_nibble : HighBits::none>(selector,
+                                                                                    bytes);
+    } else {
+      bytes[0] = selector & 0x0F0F0F0FU;
+      bytes[1] = (selector >> 4U) & 0x0F0F0F0FU;
+    }
   }
 
   /// Pack of the weight of a token and its place there.

@@ -221,18 +221,7 @@ struct MmaDotTiles {
           if (pair > 0 && Runs > 1) {
             integers = weights[pair * Runs / 4].packs[2 * unit + i];
           }
-          if constexpr (Table) {
-            add_pair<Bits == 4 ? HighBits::apart : HighBits::none>(selector_of<Bits>(words, pair),
-                                                                   pair, integers, sums);
-          } else {
-            // Both numbers of a byte lie apart by their width, those of 2 bits in two pairs.
-            constexpr std::uint32_t mask = Bits == 4 ? 0x0F0F0F0FU : 0x03030303U;
-            const std::uint32_t word = Bits == 4
-                                           ? words[pair % Bits]
-                                           : words[pair / 2] >> static_cast<unsigned>(pair % 2 * 4);
-            sums.add(2 * pair, word & mask, integers);
-            sums.add(2 * pair + 1, (word >> Bits) & mask, integers);
-          }
+          add_pair_of<Bits, Table>(words, pair, integers, sums);
         }
       }
     };
@@ -305,6 +294,24 @@ struct MmaDotTiles {
     const ByteTable all{bytes[0], bytes[1]};
     sums.add(2 * pair, look_up(all, table ? 0x6240U : 0x6420U), integers);
     sums.add(2 * pair + 1, look_up(all, table ? 0x7351U : 0x7531U), integers);
+  }
+
+  /// The same with the codes of a column, looked up or as numbers.
+  template <int Bits, bool Table, int Rows>
+  KOKKOS_FORCEINLINE_FUNCTION void add_pair_of(const std::uint32_t (&words)[Bits], int pair,
+                                               const WidePack<Rows>& integers,
+                                               DotSums<chunk, Rows>& sums) const {
+    if constexpr (Table) {
+      add_pair<Bits == 4 ? HighBits::apart : HighBits::none>(selector_of<Bits>(words, pair), pair,
+                                                             integers, sums);
+    } else {
+      // Both numbers of a byte lie apart by their width, those of 2 bits in two pairs.
+      constexpr std::uint32_t mask = Bits == 4 ? 0x0F0F0F0FU : 0x03030303U;
+      const std::uint32_t word =
+          Bits == 4 ? words[pair % Bits] : words[pair / 2] >> static_cast<unsigned>(pair % 2 * 4);
+      sums.add(2 * pair, word & mask, integers);
+      sums.add(2 * pair + 1, (word >> Bits) & mask, integers);
+    }
   }
 
   /// Values of any dimension.
