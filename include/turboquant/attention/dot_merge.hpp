@@ -44,8 +44,8 @@ struct DotMerge {
     const int row = query * layout.ratio + query_head % layout.ratio;
     const int dim = format.value_dim;
     const auto sync = [&] { member.team_barrier(); };
-    const SharedWork work{member.team_rank() * Lanes + lane_index<Lanes>(),
-                          member.team_size() * Lanes, sync};
+    const SharedWork<decltype(sync)> work{member.team_rank() * Lanes + lane_index<Lanes>(),
+                                          member.team_size() * Lanes, sync};
     auto* const total =
         static_cast<float*>(member.team_scratch(0).get_shmem_aligned(scratch_bytes(format), 16));
     float* const spare = total + dim;

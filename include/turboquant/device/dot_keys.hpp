@@ -61,7 +61,7 @@ struct DotKeys {
     }
     sync_lanes();
     const auto sync = [] { sync_lanes(); };
-    const SharedWork work{lane, Lanes, sync};
+    const SharedWork<decltype(sync)> work{lane, Lanes, sync};
     rotate_shared(work, preparation.rotation, scratch, scratch + dim);
     const float unit = round_query<Tiles, Lanes, Rows>(format, lane, row, scratch, query(0));
     units()[row] = unit * in.key_step * preparation.logit_scale;

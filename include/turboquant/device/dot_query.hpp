@@ -9,15 +9,14 @@
 
 namespace turboquant::detail {
 
-/// Threads that share work, and how they wait for each other.
+/// Threads that share work, and how they wait for each other. Name `Sync`: HIP compilers take
+/// deduction for a function of the host.
 template <class Sync>
 struct SharedWork {
   int thread = 0;
   int threads = 1;
   Sync sync;
 };
-template <class Sync>
-SharedWork(int, int, Sync) -> SharedWork<Sync>;
 
 /// Walsh-Hadamard transform of the blocks of one round, times `factor` of each block where blocks
 /// are permuted.
