@@ -136,9 +136,11 @@ bool launch_team_encoder(const std::string& label, const ExecutionSpace& exec,
     if (Encoder::scratch_bytes(tables) > team_scratch_limit) {
       return false;
     }
-    // 128 numbers of a vector and what its arithmetic needs fit 168 registers, 64 fit 128.
+    // 128 numbers of a vector and what its arithmetic needs fit 168 registers, 64 fit 128. Where
+    // bounds mean something else, the compiler decides.
     constexpr int lanes = Encoder::threads * width;
-    constexpr int teams_at_once = width == 1 ? 1 : (Dim == 64 ? 512 : 384) / lanes;
+    constexpr int teams_at_once =
+        bounds_count_teams<ExecutionSpace> ? (Dim == 64 ? 512 : 384) / lanes : 1;
     launch(Encoder{static_cast<float>(
                hadamard_factor(tables.key_rotation.dim, tables.key_rotation.rounds))},
            Encoder::threads, width, Kokkos::LaunchBounds<lanes, teams_at_once>{});

@@ -53,9 +53,15 @@ inline constexpr bool has_dot_products = lanes_of<ExecutionSpace> > 1;
 /// take scratch memory.
 template <class ExecutionSpace>
 inline constexpr bool copies_later = false;
+
+/// Whether launch bounds count teams of a multiprocessor, as CUDA's do; HIP's count vectors.
+template <class ExecutionSpace>
+inline constexpr bool bounds_count_teams = false;
 #if defined(KOKKOS_ENABLE_CUDA) && defined(__CUDACC__)
 template <>
 inline constexpr bool copies_later<Kokkos::Cuda> = true;
+template <>
+inline constexpr bool bounds_count_teams<Kokkos::Cuda> = true;
 #endif
 
 /// Number of the calling lane in its vector.
