@@ -330,7 +330,7 @@ struct MmaDotTiles {
       const unsigned char* section = sub_tile(tile, t) + in.value_codes;
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int pair = 0; pair < 4; ++pair) {
-        const auto row = static_cast<std::size_t>(number / 8 * 4 + pair);
+        const auto row = static_cast<std::size_t>(number) / 8 * 4 + static_cast<std::size_t>(pair);
         const std::uint32_t selector =
             selectors.read(section, static_cast<std::size_t>(number % 8 * 4 + unit % 4),
                            static_cast<std::size_t>(t % sub_tokens / 16) * rows +

@@ -194,9 +194,10 @@ struct LaneVector {
   KOKKOS_FORCEINLINE_FUNCTION void across_lanes(const float* table, int part, int mask) {
     const bool second = (part & mask) != 0;
     const float sign = second ? -1.0F : 1.0F;
-    const float* const of_part = table +
-                                 ButterflySigns::stage(Dim, static_cast<std::size_t>(run * mask)) +
-                                 part / (2 * mask);
+    const float* const of_part =
+        table +
+        ButterflySigns::stage(Dim, static_cast<std::size_t>(run) * static_cast<std::size_t>(mask)) +
+        part / (2 * mask);
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int i = 0; i < size; i += run) {
       const float u = second ? of_part[i / run * (Lanes / 2 / mask)] : 1.0F;
