@@ -1,7 +1,7 @@
 #pragma once
 
 #include <turboquant/device/attention_operations.hpp>
-#include <turboquant/device/dot_tables.hpp>
+#include <turboquant/device/dot_products.hpp>
 #include <turboquant/device/tile_attention.hpp>
 
 #include <cstddef>
