@@ -81,6 +81,10 @@ BitAllocation plan(const kv_report::Capture& capture, const Arguments& arguments
   // What each choice of bits costs each layer.
   const std::vector<LayerCodec> codecs = turboquant::default_codec_choices(
       arguments.key_means ? KeyCentring::tile_mean : KeyCentring::none);
+  const BitPlan uniform = turboquant::uniform_plan(static_cast<std::int64_t>(capture.layers.size()),
+                                                   {.key_bits = arguments.key_bits,
+                                                    .value_bits = arguments.value_bits,
+                                                    .key_centring = codecs.front().key_centring});
   std::vector<LayerShape> shapes;
   std::vector<std::vector<BitChoice>> layers;
   for (const kv_report::LayerCapture& layer : capture.layers) {
@@ -91,10 +95,6 @@ BitAllocation plan(const kv_report::Capture& capture, const Arguments& arguments
     layers.push_back(turboquant::bit_choices(rows.shape, codecs, errors));
   }
   // The best plan that takes no more bytes than a uniform one.
-  const BitPlan uniform = turboquant::uniform_plan(static_cast<std::int64_t>(layers.size()),
-                                                   {.key_bits = arguments.key_bits,
-                                                    .value_bits = arguments.value_bits,
-                                                    .key_centring = codecs.front().key_centring});
   const std::int64_t budget =
       arguments.budget > 0 ? arguments.budget : turboquant::bytes_per_token(uniform, shapes);
   BitAllocation best = turboquant::allocate_bits(layers, budget);
@@ -116,13 +116,13 @@ BitPlan at_their_layers(const kv_report::Capture& capture, const BitPlan& captur
 }
 
 void run(const Arguments& arguments) {
+  const program::OutputFile output("--output", arguments.output);
+  output.require_not(arguments.file);
   const kv_report::Capture capture = kv_report::load_capture(arguments.file, {});
   for (const kv_report::LayerCapture& layer : capture.layers) {
     turboquant::require(layer.query_heads > 0, turboquant::ErrorCode::format, arguments.file,
                         ": layer ", layer.layer, " has no queries");
   }
-  const program::OutputFile output("--output", arguments.output);
-  output.require_not(arguments.file);
   const turboquant::KokkosScope kokkos;
   const BitAllocation best = plan(capture, arguments);
   if (output.wanted()) {
