@@ -61,6 +61,7 @@
 #include <turboquant/device/arch/ring_teams.hpp>
 #include <turboquant/device/arch/select.hpp>
 #include <turboquant/device/arch/tile_geometry.hpp>
+#include <turboquant/device/arch/wide_products.hpp>
 #include <turboquant/device/arch/x86_avx2.hpp>
 #include <turboquant/device/arch/x86_avx2_encode.hpp>
 #include <turboquant/device/arch/x86_avx2_scores.hpp>
@@ -77,12 +78,17 @@
 #include <turboquant/device/dot_host_tiles.hpp>
 #include <turboquant/device/dot_keys.hpp>
 #include <turboquant/device/dot_mma_tiles.hpp>
+#include <turboquant/device/dot_products.hpp>
 #include <turboquant/device/dot_query.hpp>
 #include <turboquant/device/dot_state.hpp>
+#include <turboquant/device/dot_stream.hpp>
 #include <turboquant/device/dot_tables.hpp>
+#include <turboquant/device/encode_exactly.hpp>
 #include <turboquant/device/encode_groups.hpp>
 #include <turboquant/device/encode_lanes.hpp>
 #include <turboquant/device/encode_registers.hpp>
+#include <turboquant/device/encode_rows.hpp>
+#include <turboquant/device/encode_search.hpp>
 #include <turboquant/device/encode_tiles.hpp>
 #include <turboquant/device/host_order.hpp>
 #include <turboquant/device/key_mean.hpp>
@@ -93,6 +99,7 @@
 #include <turboquant/device/mma_words.hpp>
 #include <turboquant/device/paged_tiles.hpp>
 #include <turboquant/device/preferred_order.hpp>
+#include <turboquant/device/register_encoder.hpp>
 #include <turboquant/device/row_view.hpp>
 #include <turboquant/device/runtime.hpp>
 #include <turboquant/device/team_encoder.hpp>
