@@ -105,7 +105,7 @@ function(turboquant_test name)
   turboquant_part(turboquant_tests_${area} ${target})
   add_test(NAME ${area}.${name} COMMAND ${TURBOQUANT_TEST_LAUNCHER} $<TARGET_FILE:${target}>)
   if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 300)
+    set(arg_TIMEOUT 900)
   endif()
   set_tests_properties(${area}.${name} PROPERTIES LABELS "${label};${arg_LABELS}" TIMEOUT
                                                                                   ${arg_TIMEOUT})
