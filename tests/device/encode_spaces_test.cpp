@@ -111,7 +111,72 @@ std::vector<float> test_keys(const TileFormat& format, std::size_t rows, std::ui
   return keys;
 }
 
+/// Checks that a team writes the bytes of one thread: what devices run, on the host's spaces too,
+/// where a team may be a single thread.
+/// @param keys   (64, 2, key_dim)
+/// @param values (64, 2, value_dim)
+void check_team(const TileCodecOptions& options, const std::vector<float>& keys,
+                const std::vector<float>& values) {
+  const int heads = 2;
+  const TileFormat& format = options.format;
+  const TileCodec<Kokkos::HostSpace> codec(options);
+  const Kokkos::DefaultHostExecutionSpace exec;
+  const std::vector<std::byte> expected =
+      encode(exec, options, heads, keys, values, 64, HostArch::portable);
+  std::vector<std::byte> tiles(2 * format.bytes() + 16, std::byte{0xFF});
+  EncodeJob job;
+  job.keys = dense_rows(keys.data(), heads, format.key_dim);
+  job.values = dense_rows(values.data(), heads, format.value_dim);
+  job.tile = tiles.data();
+  job.head_stride = static_cast<std::int64_t>(format.bytes());
+  job.count = 64;
+  job.clear_from = 0;
+  const bool launched = detail::launch_team_encoder("teams", exec, codec.tables(), &job, 1, heads);
+  exec.fence();
+  CHECK(launched == (format.bytes() < 48000));
+  if (launched) {
+    CHECK(std::equal(expected.begin(), expected.end(), tiles.begin()));
+  }
+}
+
+/// Checks `CellSearch` against `search_cells` at and beside the boundaries, on both sides of 0.
+template <int Bits>
+void check_cells() {
+  const TileCodec<Kokkos::HostSpace> codec(
+      make_options(KeyCodec::mse, Bits, 128, ValueCodec::grouped, Bits, 128, 128));
+  const KernelCodebook& codebook = codec.tables().key_codebook;
+  std::vector<float> numbers = {0.0F, -0.0F, 1e-30F, -1e-30F};
+  for (int i = 0; i + 1 < 1 << Bits; ++i) {
+    const float boundary = codebook.boundaries[i];
+    for (const float x :
+         {boundary, std::nextafter(boundary, 9.0F), std::nextafter(boundary, -9.0F)}) {
+      numbers.insert(numbers.end(), {x, -x});
+    }
+  }
+  numbers.resize((numbers.size() + 7) / 8 * 8, 1.0F);
+  detail::EncoderScratch<1> scratch;
+  std::copy(numbers.begin(), numbers.end(), scratch.vector);
+  const float one = 1.0F;
+  detail::search_cells<1>(codebook, &one, numbers.size(), scratch);
+  detail::CellSearch<Bits> search(codebook, one, one, false);
+  for (std::size_t first = 0; first < numbers.size(); first += 8) {
+    float x[8];
+    std::copy_n(numbers.data() + first, 8, x);
+    const std::uint32_t codes = search.codes(x);
+    for (std::size_t i = 0; i < 8; ++i) {
+      CAPTURE(x[i]);
+      CHECK(((codes >> (4 * i)) & 15U) == scratch.codes[first + i]);
+    }
+  }
+}
+
 }  // namespace
+
+TEST_CASE("codes of numbers at the boundaries of cells") {
+  check_cells<2>();
+  check_cells<3>();
+  check_cells<4>();
+}
 
 TEST_CASE("every execution space writes the same bytes") {
   const int heads = 2;
@@ -215,6 +280,7 @@ TEST_CASE("values between two codes") {
       CAPTURE(std::string(exec.name()));
       CHECK(encode(exec, options, 1, rows, rows, 64) == expected);
     });
+    check_team(options, rows, rows);
   }
 }
 
@@ -233,34 +299,12 @@ TEST_CASE("numbers that are not finite are found on every execution space") {
 }
 
 TEST_CASE("a team that shares a tile writes the bytes of one thread") {
-  // What devices run, on the host's spaces too, where a team may be a single thread.
-  const int heads = 2;
   for (const TileCodecOptions& options : all_options()) {
     const TileFormat& format = options.format;
     CAPTURE(format.key_dim);
     CAPTURE(static_cast<int>(format.key_codec));
     CAPTURE(format.key_bits);
-    const TileCodec<Kokkos::HostSpace> codec(options);
-    const std::vector<float> keys = test_keys(format, 128, 8);
-    const std::vector<float> values =
-        test::hard_rows(128, static_cast<std::size_t>(format.value_dim), 9);
-    const Kokkos::DefaultHostExecutionSpace exec;
-    const std::vector<std::byte> expected =
-        encode(exec, options, heads, keys, values, 64, HostArch::portable);
-    std::vector<std::byte> tiles(2 * format.bytes() + 16, std::byte{0xFF});
-    EncodeJob job;
-    job.keys = dense_rows(keys.data(), heads, format.key_dim);
-    job.values = dense_rows(values.data(), heads, format.value_dim);
-    job.tile = tiles.data();
-    job.head_stride = static_cast<std::int64_t>(format.bytes());
-    job.count = 64;
-    job.clear_from = 0;
-    const bool launched =
-        detail::launch_team_encoder("teams", exec, codec.tables(), &job, 1, heads);
-    exec.fence();
-    CHECK(launched == (format.bytes() < 48000));
-    if (launched) {
-      CHECK(std::equal(expected.begin(), expected.end(), tiles.begin()));
-    }
+    check_team(options, test_keys(format, 128, 8),
+               test::hard_rows(128, static_cast<std::size_t>(format.value_dim), 9));
   }
 }
