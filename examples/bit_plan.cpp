@@ -126,11 +126,8 @@ void run(const Arguments& arguments) {
   const turboquant::KokkosScope kokkos;
   const BitAllocation best = plan(capture, arguments);
   if (output.wanted()) {
-    try {
-      turboquant::save_bit_plan(arguments.output, at_their_layers(capture, best.plan));
-    } catch (const turboquant::Error& error) {
-      throw program::OutputError(error.what());
-    }
+    program::write_output(
+        [&] { turboquant::save_bit_plan(arguments.output, at_their_layers(capture, best.plan)); });
   }
 }
 

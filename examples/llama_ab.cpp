@@ -25,6 +25,7 @@
 #include <filesystem>
 #include <iomanip>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -48,8 +49,7 @@ struct Arguments {
   std::string command;
   std::int64_t tokens = 0;
   std::int64_t chunk = 64;
-  std::int64_t decode = 64;
-  bool decode_given = false;
+  std::optional<std::int64_t> decode;  ///< nothing: 64, or all tokens
   std::vector<std::int64_t> contexts;
   int threads = -1;
   std::uint64_t seed = 0;
@@ -156,8 +156,9 @@ void evaluate(const Arguments& arguments) {
   require(wanted < available && wanted <= model.config.context, ErrorCode::out_of_range,
           "--tokens is ", wanted, ", expected at most ",
           (std::min)(available - 1, model.config.context), " (text and context of the model)");
-  require(arguments.decode <= wanted || !arguments.decode_given, ErrorCode::out_of_range,
-          "--decode is ", arguments.decode, ", expected at most the tokens to predict, ", wanted);
+  const std::int64_t decode = arguments.decode.value_or((std::min)(wanted, std::int64_t{64}));
+  require(decode <= wanted, ErrorCode::out_of_range, "--decode is ", decode,
+          ", expected at most the tokens to predict, ", wanted);
   const std::vector<TokenId> ids(all.begin(), all.begin() + wanted + 1);
   const std::int64_t rest = available - wanted - 1;
   require(arguments.calibrate.empty() || rest >= 128, ErrorCode::out_of_range,
@@ -204,11 +205,7 @@ void evaluate(const Arguments& arguments) {
              format.value_codec == turboquant::ValueCodec::grouped ? format.value_group : 0},
         arguments.measure == "attention" ? CalibrateBy::attention : CalibrateBy::predictions,
         arguments.chunk);
-    try {
-      turboquant::save_bit_plan(arguments.calibrate, allocation.plan);
-    } catch (const turboquant::Error& error) {
-      throw program::OutputError(error.what());
-    }
+    program::write_output([&] { turboquant::save_bit_plan(arguments.calibrate, allocation.plan); });
     std::cout << "plan of " << allocation.bytes << " bytes a token, from " << prompt.size()
               << " tokens behind those predicted\n"
               << plan_text(allocation.plan) << '\n';
@@ -232,7 +229,7 @@ void evaluate(const Arguments& arguments) {
             << exec.concurrency() << " threads, " << kernels().name << "\n\n";
   const std::vector<PerplexityRow> rows = measure_perplexity(model, exec, ids, plans,
                                                              {.chunk = arguments.chunk,
-                                                              .decode_tokens = arguments.decode,
+                                                              .decode_tokens = decode,
                                                               .mode = mode,
                                                               .shadow = arguments.shadow});
   std::cout << perplexity_text(rows) << '\n' << std::flush;
@@ -322,10 +319,9 @@ int main(int argc, char** argv) {
   app.add_option("--chunk", arguments.chunk, "tokens of a prefill step")
       ->check(counts)
       ->capture_default_str();
-  const CLI::Option* const decode =
-      app.add_option("--decode", arguments.decode,
-                     "of the tokens, so many last ones one by one (default: 64, or all)")
-          ->check(program::integer<std::int64_t>(0, most));
+  app.add_option("--decode", arguments.decode,
+                 "of the tokens, so many last ones one by one (default: 64, or all)")
+      ->check(program::integer<std::int64_t>(0, most));
   CLI::Option* const contexts =
       app.add_option("--context", arguments.contexts,
                      "context of a needle test; may be repeated; 0 for none (default: 2048, --full "
@@ -356,7 +352,6 @@ int main(int argc, char** argv) {
       app.add_flag("--list", arguments.list, "list the presets and exit; takes no other argument");
   return program::run("llama_ab", app, argc, argv, [&] {
     if (!arguments.list) {
-      arguments.decode_given = decode->count() > 0;
       return evaluate(arguments);
     }
     program::require_alone(app, list);

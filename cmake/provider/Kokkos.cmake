@@ -121,6 +121,8 @@ function(turboquant_debian_kokkos_source root out)
   set(source "${root}/kokkos-source")
   set(work "${root}/kokkos-source.work")
   if(NOT EXISTS "${source}/CMakeLists.txt")
+    # One user of apt's private directories at a time, as for binary packages.
+    file(LOCK "${root}/lock" GUARD FUNCTION TIMEOUT 3600)
     turboquant_apt_ready(Kokkos "${root}" state)
     if(NOT state STREQUAL "ready")
       return()

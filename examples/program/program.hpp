@@ -3,6 +3,8 @@
 // What the command-line programs have in common: exit codes, messages of one line, and outputs that
 // are known to have been written.
 
+#include <turboquant/base/error.hpp>
+
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -101,6 +103,17 @@ inline void require_alone(const CLI::App& app, const CLI::Option* alone) {
       throw std::invalid_argument(alone->get_name() + " is given with " + option->get_name() +
                                   ", expected no other argument");
     }
+  }
+}
+
+/// Calls what writes a file of an output.
+/// @throws OutputError for its errors
+template <class Write>
+void write_output(const Write& write) {
+  try {
+    write();
+  } catch (const turboquant::Error& error) {
+    throw OutputError(error.what());
   }
 }
 

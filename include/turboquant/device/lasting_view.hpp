@@ -2,6 +2,7 @@
 
 #include <turboquant/device/kokkos_compat.hpp>
 
+#include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@ class LastingView {
 
   /// Without elements if there is none.
   [[nodiscard]] View get() const { return view_ == nullptr ? View() : *view_; }
+  [[nodiscard]] std::size_t size() const noexcept { return view_ == nullptr ? 0 : view_->size(); }
 
  private:
   static void release(const View* view) {

@@ -130,8 +130,6 @@ class TileCodec {
     tables_.value_rotation = builder.transform(value_rotation, floats.data(), words.data());
     point(tables_.key_codebook, floats.data() + key_levels);
     point(tables_.value_codebook, floats.data() + value_levels);
-    const auto rounded = [](std::size_t bytes) { return (bytes + 7) / 8 * 8; };
-    bytes_ = rounded(floats.size() * sizeof(float)) + rounded(words.size() * sizeof(std::uint32_t));
     floats_ = detail::LastingView(floats);
     words_ = detail::LastingView(words);
   }
@@ -141,7 +139,10 @@ class TileCodec {
   /// Valid as long as this codec or a copy of it lives.
   [[nodiscard]] const TileTables& tables() const noexcept { return tables_; }
   /// Bytes allocated for the tables, which copies share.
-  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    const auto rounded = [](std::size_t bytes) { return (bytes + 7) / 8 * 8; };
+    return rounded(floats_.size() * sizeof(float)) + rounded(words_.size() * sizeof(std::uint32_t));
+  }
 
  private:
   /// Gathers all tables into one array of floats and one of words.
@@ -228,7 +229,6 @@ class TileCodec {
   TileTables tables_;
   detail::LastingView<Kokkos::View<float*, MemorySpace>> floats_;
   detail::LastingView<Kokkos::View<std::uint32_t*, MemorySpace>> words_;
-  std::size_t bytes_ = 0;
 };
 
 }  // namespace turboquant

@@ -148,7 +148,7 @@ template <class Shape, int Sets>
 using RingTeam =
     CopyingTeam<typename Shape::template with_sub_tiles<(Shape::sub_tokens < 64 ? 2 : 1)>, Sets, 8>;
 
-/// Warps of a team, and how many such teams share a multiprocessor; 0: there are none.
+/// Warps of a team, and how many such teams share a multiprocessor.
 struct RingTeamSize {
   int warps = 0;
   int per_unit = 0;

@@ -234,15 +234,6 @@ KOKKOS_FORCEINLINE_FUNCTION float smaller_of(float a, float b) {
 #endif
 }
 
-/// Ones in a word.
-KOKKOS_FORCEINLINE_FUNCTION int count_bits(std::uint32_t x) {
-#if TURBOQUANT_CUDA_LANES || TURBOQUANT_HIP_LANES
-  return __popc(x);
-#else
-  return std::popcount(x);
-#endif
-}
-
 /// The product, 0 where it or `x` is subnormal.
 KOKKOS_FORCEINLINE_FUNCTION float normal_product(float x, float y) {
 #if TURBOQUANT_CUDA_LANES
