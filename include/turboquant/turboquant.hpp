@@ -162,6 +162,7 @@
 #include <turboquant/model/recurrent_state.hpp>
 #include <turboquant/model/unification.hpp>
 #include <turboquant/model/value_policy.hpp>
+#include <turboquant/quant/byte_quantizer.hpp>
 #include <turboquant/quant/encoded_vectors.hpp>
 #include <turboquant/quant/float8_quantizer.hpp>
 #include <turboquant/quant/inner_product_quantizer.hpp>

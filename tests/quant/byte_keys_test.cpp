@@ -230,12 +230,27 @@ TEST_CASE("scales rounded up: the smallest stored number that is not below") {
   }
 }
 
-TEST_CASE("the code of NaN is refused when fp8 keys are read") {
+TEST_CASE_TEMPLATE("bytes that no coordinate is encoded as are refused when keys are read", Code,
+                   Int8Code, Float8Code) {
   const auto x = gaussian(std::size_t{2} * 16, 4);
-  const Float8Quantizer quantizer(16);
-  EncodedVectors encoded = quantizer.encode(x);
-  encoded.codes[20] = 0xFF;
-  std::vector<float> out(x.size(), 7.0F);
-  CHECK(throws(ErrorCode::format, "encoded.codes[20]", [&] { quantizer.decode(encoded, out); }));
-  CHECK(out == std::vector<float>(x.size(), 7.0F));
+  const ByteQuantizer<Code> quantizer(16);
+  std::vector<float> out(x.size());
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    CAPTURE(byte);
+    EncodedVectors encoded = quantizer.encode(x);
+    encoded.codes[20] = static_cast<std::uint8_t>(byte);
+    const bool is_int8 = Code::kind == CodeKind::int8;
+    if (is_int8 ? byte == 0x80 : byte % 128 == 127) {
+      out.assign(x.size(), 7.0F);
+      CHECK(
+          throws(ErrorCode::format, "encoded.codes[20]", [&] { quantizer.decode(encoded, out); }));
+      CHECK(out == std::vector<float>(x.size(), 7.0F));
+    } else {
+      quantizer.decode(encoded, out);
+      const float number = is_int8 ? static_cast<float>(byte < 128 ? static_cast<int>(byte)
+                                                                   : static_cast<int>(byte) - 256)
+                                   : float8_e4m3{static_cast<std::uint8_t>(byte)}.to_float();
+      CHECK(out[20] == encoded.scales[1] * number);
+    }
+  }
 }
