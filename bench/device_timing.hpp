@@ -4,6 +4,7 @@
 /// Timing of kernels by events, and the JSON of what was timed, for the benches of accelerators.
 
 #include <turboquant/device/arch/cuda_target.hpp>
+#include <turboquant/device/runtime.hpp>
 
 #include <algorithm>
 #include <cstdarg>
@@ -120,6 +121,32 @@ class DeviceTimer {
   cudaEvent_t start_ = nullptr;
   cudaEvent_t stop_ = nullptr;
 };
+
+/// Runs a bench with Kokkos and a stream, and writes what it recorded; or says that there is no
+/// device.
+/// @param major  compute capability that it needs at least
+/// @param run    called with (stream, record); whether all went well
+/// @return the program's exit status
+template <class Run>
+[[nodiscard]] int run_on_device(const char* json, int major, const Run& run) {
+  if (int devices = 0; cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::puts("skipped: no device");
+    return 0;
+  }
+  cudaDeviceProp properties{};
+  require_cuda(cudaGetDeviceProperties(&properties, 0), "properties");
+  if (properties.major < major) {
+    std::printf("skipped: needs compute capability %d.0\n", major);
+    return 0;
+  }
+  const turboquant::KokkosScope kokkos;
+  cudaStream_t stream = nullptr;
+  require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  StepRecord record(properties.name);
+  const bool well = run(stream, record);
+  cudaStreamDestroy(stream);
+  return record.write(json) && well ? 0 : 2;
+}
 
 #endif
 

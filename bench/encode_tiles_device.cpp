@@ -14,7 +14,6 @@
 #include <turboquant/base/random.hpp>
 #include <turboquant/device/arch/cuda_target.hpp>
 #include <turboquant/device/encode_tiles.hpp>
-#include <turboquant/device/runtime.hpp>
 
 #include <cstdio>
 #include <cstring>
@@ -134,38 +133,31 @@ Timing time_case(const Case& test, cudaStream_t stream) {
 }
 
 int run_all(const char* json, const std::string& only) {
-  if (int devices = 0; cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::puts("skipped: no device");
-    return 0;
-  }
-  const KokkosScope kokkos;
-  cudaStream_t stream = nullptr;
-  require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
-  cudaDeviceProp properties{};
-  require_cuda(cudaGetDeviceProperties(&properties, 0), "properties");
-  turboquant_bench::StepRecord record(properties.name);
-  std::printf("%-36s %10s %14s %8s %10s\n", "case", "us", "G vectors/s", "GB/s", "copy GB/s");
-  for (const Case& test : cases) {
-    const char* const rows = test.rows == RowType::float32   ? "float"
-                             : test.rows == RowType::float16 ? "float16"
-                                                             : "bfloat16";
-    const std::string name = std::string(test.format->name) + "/d" + std::to_string(test.dim) +
-                             "/" + std::string(to_string(test.order)) + "/" + rows;
-    if (name.find(only) == std::string::npos) {
-      continue;
-    }
-    const Timing timing = test.rows == RowType::float32   ? time_case<float>(test, stream)
-                          : test.rows == RowType::float16 ? time_case<float16>(test, stream)
-                                                          : time_case<bfloat16>(test, stream);
-    std::printf("%-36s %10.1f %14.2f %8.0f %10.0f\n", name.c_str(), timing.us,
-                timing.vectors_per_s * 1e-9, timing.gb_per_s, timing.copy_gb_per_s);
-    record.add(name,
-               "\"us\": %.2f, \"vectors_per_s\": %.4g, \"gb_per_s\": %.1f, "
-               "\"copy_gb_per_s\": %.1f",
-               timing.us, timing.vectors_per_s, timing.gb_per_s, timing.copy_gb_per_s);
-  }
-  cudaStreamDestroy(stream);
-  return record.write(json) ? 0 : 2;
+  return turboquant_bench::run_on_device(
+      json, 0, [&](cudaStream_t stream, turboquant_bench::StepRecord& record) {
+        std::printf("%-36s %10s %14s %8s %10s\n", "case", "us", "G vectors/s", "GB/s", "copy GB/s");
+        for (const Case& test : cases) {
+          const char* const rows = test.rows == RowType::float32   ? "float"
+                                   : test.rows == RowType::float16 ? "float16"
+                                                                   : "bfloat16";
+          const std::string name = std::string(test.format->name) + "/d" +
+                                   std::to_string(test.dim) + "/" +
+                                   std::string(to_string(test.order)) + "/" + rows;
+          if (name.find(only) == std::string::npos) {
+            continue;
+          }
+          const Timing timing = test.rows == RowType::float32   ? time_case<float>(test, stream)
+                                : test.rows == RowType::float16 ? time_case<float16>(test, stream)
+                                                                : time_case<bfloat16>(test, stream);
+          std::printf("%-36s %10.1f %14.2f %8.0f %10.0f\n", name.c_str(), timing.us,
+                      timing.vectors_per_s * 1e-9, timing.gb_per_s, timing.copy_gb_per_s);
+          record.add(name,
+                     "\"us\": %.2f, \"vectors_per_s\": %.4g, \"gb_per_s\": %.1f, "
+                     "\"copy_gb_per_s\": %.1f",
+                     timing.us, timing.vectors_per_s, timing.gb_per_s, timing.copy_gb_per_s);
+        }
+        return true;
+      });
 }
 
 #else

@@ -11,6 +11,18 @@
 
 namespace turboquant::detail {
 
+[[nodiscard]] inline cuda::QueryPreparation query_preparation(const TileTables& tables,
+                                                              const DecodeLayout& layout,
+                                                              const RowView& queries) {
+  const HadamardTransform& rotation = tables.key_rotation;
+  const double factor =
+      rotation.source == nullptr ? hadamard_factor(rotation.dim, rotation.rounds) : 1.0;
+  return {rotation,
+          static_cast<float>(factor * integer_grid(tables.format.key_bits).step *
+                             static_cast<double>(layout.logit_scale)),
+          queries};
+}
+
 /// Enqueues a decode step on matrix units: one kernel, or two where histories are cut; no
 /// allocation.
 template <class ExecutionSpace>
@@ -25,15 +37,8 @@ class MmaLauncher {
         tables_(tables),
         workspace_(workspace),
         sequences_(sequences),
-        outputs_(outputs) {
-    const HadamardTransform& rotation = tables.key_rotation;
-    preparation_.rotation = rotation;
-    preparation_.queries = queries;
-    const double factor =
-        rotation.source == nullptr ? hadamard_factor(rotation.dim, rotation.rounds) : 1.0;
-    preparation_.unit = static_cast<float>(factor * integer_grid(tables.format.key_bits).step *
-                                           static_cast<double>(workspace.layout.logit_scale));
-  }
+        outputs_(outputs),
+        preparation_(query_preparation(tables, workspace.layout, queries)) {}
 
   void operator()() const {
     const DecodeLayout& layout = workspace_.layout;
@@ -102,7 +107,7 @@ class MmaLauncher {
   const DecodeWorkspace& workspace_;
   const DecodeSequence* sequences_;
   AttentionOutputs outputs_;
-  cuda::QueryPreparation preparation_{};
+  cuda::QueryPreparation preparation_;
 };
 
 }  // namespace turboquant::detail

@@ -142,6 +142,7 @@ bool with_fixed_format(const TileFormat& format, const Call& call) {
   };
   return call_if_equal(FixedDotFormat<Order, 3, 4, 128>{}) ||
          call_if_equal(FixedDotFormat<Order, 3, 4, 32>{}) ||
+         call_if_equal(FixedDotFormat<Order, 3, 2, 128>{}) ||
          call_if_equal(FixedDotFormat<Order, 4, 4, 128>{}) ||
          call_if_equal(FixedDotFormat<Order, 2, 2, 128>{});
 }

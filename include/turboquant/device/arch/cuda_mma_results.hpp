@@ -140,6 +140,9 @@ KOKKOS_FORCEINLINE_FUNCTION void add_teams(const Context& context,
   constexpr int pairs = Shape::dim / 2;
   const int row = context.lane / 4;
   const int column = context.lane % 4;
+  // All lanes have read their exact rows' sums, which give way to the warp's, and the last tiles,
+  // which give way to its outputs.
+  sync_lanes();
   if (row == 0) {
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int set = 0; set < Sets; ++set) {
@@ -147,7 +150,6 @@ KOKKOS_FORCEINLINE_FUNCTION void add_teams(const Context& context,
       scratch.sum[context.warp][4 * set + column] = state.sum(set);
     }
   }
-  sync_lanes();  // the rows lie where the last tiles of the warp were
   TURBOQUANT_UNROLL_IN_KERNELS
   for (int set = 0; set < Sets; ++set) {
     const int left = num_rows - 4 * set;
