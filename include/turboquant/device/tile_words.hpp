@@ -31,6 +31,31 @@ struct SubTiles {
   return {format.order, format.sub_tile_tokens(), format.sub_tile_bytes()};
 }
 
+/// Nibbles `index` (0 to 3) of four words of 3-bit codes in three words that are `stride` bytes
+/// apart: the spare bits of the three hold the fourth.
+[[nodiscard]] TURBOQUANT_FUNCTION inline std::uint32_t read_shared_words(
+    const unsigned char* words, std::size_t stride, std::size_t index) noexcept {
+  if (index < 3) {
+    return load_word(words + index * stride) & 0x77777777U;
+  }
+  return ((load_word(words) >> 3U) & 0x11111111U) |
+         ((load_word(words + stride) >> 2U) & 0x22222222U) |
+         ((load_word(words + 2 * stride) >> 1U) & 0x44444444U);
+}
+/// Inverse of `read_shared_words`.
+/// @param merge  `merge(at, bits)` changes a word
+template <class Merge>
+TURBOQUANT_FUNCTION void write_shared_words(unsigned char* words, std::size_t stride,
+                                            std::size_t index, std::uint32_t nibbles,
+                                            const Merge& merge) noexcept {
+  if (index < 3) {
+    return merge(words + index * stride, nibbles);
+  }
+  merge(words, (nibbles & 0x11111111U) << 3U);
+  merge(words + stride, (nibbles & 0x22222222U) << 2U);
+  merge(words + 2 * stride, (nibbles & 0x44444444U) << 1U);
+}
+
 /// One section of key codes (or signs: width 1) of a tile.
 struct KeySection {
   std::size_t offset = 0;
@@ -60,15 +85,7 @@ struct KeySection {
     switch (width) {
       case 1: return (load_word(words + group / 4 * stride) >> (group % 4)) & 0x11111111U;
       case 2: return (load_word(words + group / 2 * stride) >> (2 * (group % 2))) & 0x33333333U;
-      case 3: {
-        const unsigned char* block = words + group / 4 * 3 * stride;
-        if (group % 4 < 3) {
-          return load_word(block + group % 4 * stride) & 0x77777777U;
-        }
-        return ((load_word(block) >> 3U) & 0x11111111U) |
-               ((load_word(block + stride) >> 2U) & 0x22222222U) |
-               ((load_word(block + 2 * stride) >> 1U) & 0x44444444U);
-      }
+      case 3: return read_shared_words(words + group / 4 * 3 * stride, stride, group % 4);
       default: return load_word(words + group * stride);
     }
   }
@@ -94,15 +111,9 @@ struct KeySection {
     switch (width) {
       case 1: return merge(words + group / 4 * stride, nibbles << (group % 4));
       case 2: return merge(words + group / 2 * stride, nibbles << (2 * (group % 2)));
-      case 3: {
-        unsigned char* block = words + group / 4 * 3 * stride;
-        if (group % 4 < 3) {
-          return merge(block + group % 4 * stride, nibbles);
-        }
-        merge(block, (nibbles & 0x11111111U) << 3U);
-        merge(block + stride, (nibbles & 0x22222222U) << 2U);
-        return merge(block + 2 * stride, (nibbles & 0x44444444U) << 1U);
-      }
+      case 3:
+        return write_shared_words(words + group / 4 * 3 * stride, stride, group % 4, nibbles,
+                                  merge);
       default: return merge(words + group * stride, nibbles);
     }
   }
@@ -232,15 +243,7 @@ struct ValueSection {
         x = (x | (x << 4U)) & 0x0F0F0F0FU;
         return (x | (x << 2U)) & 0x33333333U;
       }
-      case 3: {
-        const unsigned char* block = words + group / 4 * 3 * stride;
-        if (group % 4 < 3) {
-          return load_word(block + group % 4 * stride) & 0x77777777U;
-        }
-        return ((load_word(block) >> 3U) & 0x11111111U) |
-               ((load_word(block + stride) >> 2U) & 0x22222222U) |
-               ((load_word(block + 2 * stride) >> 1U) & 0x44444444U);
-      }
+      case 3: return read_shared_words(words + group / 4 * 3 * stride, stride, group % 4);
       default: return load_word(words + group * stride);
     }
   }
@@ -260,15 +263,9 @@ struct ValueSection {
     const auto merge = [&](unsigned char* at, std::uint32_t bits) { change(at, 0, bits); };
     switch (width) {
       case 2: return merge(words + group / 2 * stride, join_pairs(nibbles) << (16 * (group % 2)));
-      case 3: {
-        unsigned char* block = words + group / 4 * 3 * stride;
-        if (group % 4 < 3) {
-          return merge(block + group % 4 * stride, nibbles);
-        }
-        merge(block, (nibbles & 0x11111111U) << 3U);
-        merge(block + stride, (nibbles & 0x22222222U) << 2U);
-        return merge(block + 2 * stride, (nibbles & 0x44444444U) << 1U);
-      }
+      case 3:
+        return write_shared_words(words + group / 4 * 3 * stride, stride, group % 4, nibbles,
+                                  merge);
       default: return merge(words + group * stride, nibbles);
     }
   }
