@@ -244,6 +244,12 @@ TEST_CASE("caches that later layers read: Hunyuan-Large, AFM") {
   for (std::int64_t i = 0; i < 56; ++i) {
     CHECK(afm.cache_owner(i) == (i < 35 ? i : 34));
   }
+  // Both at once: layers 6..11 read 5, which reads 4.
+  const ModelConfig both = model_of(12, cla + R"(2,"num_kv_shared_layers":6)");
+  CHECK(both.cache_owner(5) == 4);
+  for (std::int64_t i = 0; i < 12; ++i) {
+    CHECK(both.cache_owner(both.cache_owner(i)) == both.cache_owner(i));
+  }
   refuse(4, R"("num_kv_reuse_layers":4)", ErrorCode::format, "num_kv_reuse_layers is 4");
 }
 

@@ -129,7 +129,7 @@ inline void share_earlier_cache(const ConfigFields& fields, std::string_view fie
   require(source >= 0, ErrorCode::format, "parse_model_config: ", fields.path(), ".", field, " is ",
           fields.integer(field, 0, max_config_layers).value_or(0), ", expected an earlier ",
           to_string(layer.attention), " layer for layer ", reader, " to share with");
-  layer.kv_source = layers[static_cast<std::size_t>(source)].kv_source.value_or(source);
+  layer.kv_source = source;
 }
 
 /// Layers that read an earlier layer's cache: the last num_kv_shared_layers (Gemma 3n) or
@@ -153,6 +153,13 @@ inline void apply_kv_sharing(const ConfigFields& fields, std::string_view model_
       if (i % factor != 0) {
         share_earlier_cache(fields, "cla_share_factor", layers, i, i - i % factor);
       }
+    }
+  }
+  // Where several conventions meet, a source may itself read an earlier cache.
+  for (LayerConfig& layer : layers) {
+    if (layer.kv_source) {
+      const auto source = static_cast<std::size_t>(*layer.kv_source);
+      layer.kv_source = layers[source].kv_source.value_or(*layer.kv_source);
     }
   }
 }
