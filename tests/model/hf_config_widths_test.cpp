@@ -207,7 +207,10 @@ TEST_CASE("what the softmax has beside its logits") {
                             [&] { (void)model_of(R"("attn_logit_softcapping":)" + value); }),
                    "attn_logit_softcapping is"));
   }
-  CHECK(model_of(R"("model_type":"gemma3n_text","num_kv_shared_layers":0)").attention_scale == 1.0);
+  for (const std::string type : {"gemma3n", "gemma3n_text", "gemma4", "gemma4_text"}) {
+    CHECK(model_of(R"("model_type":")" + type + "\"").attention_scale == 1.0);
+  }
+  CHECK_FALSE(model_of(R"("model_type":"gemma3_text")").attention_scale.has_value());
   for (const LayerConfig& layer : model_of(R"("model_type":"gpt_oss")").layers) {
     CHECK(layer.has_learned_sinks);
   }

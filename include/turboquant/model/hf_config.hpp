@@ -136,12 +136,13 @@ inline std::optional<double> parse_attention_scale(const ConfigFields& fields) {
   return scalar ? std::optional<double>(1.0 / std::sqrt(*scalar)) : std::nullopt;
 }
 
-/// What the softmax of a layer has beside its logits: a cap on them, and learned sinks.
+/// What attention has beside rows: the factor of its logits, a cap on them, and learned sinks.
 inline void parse_softmax(const ConfigFields& fields, ModelConfig& model) {
   model.attention_scale = parse_attention_scale(fields);
-  if (!model.attention_scale &&
-      (model.model_type == "gemma3n" || model.model_type == "gemma3n_text")) {
-    model.attention_scale = 1.0;
+  for (const std::string_view normalised : {"gemma3n", "gemma3n_text", "gemma4", "gemma4_text"}) {
+    if (!model.attention_scale && model.model_type == normalised) {
+      model.attention_scale = 1.0;
+    }
   }
   model.attn_logit_softcapping = positive_number(fields, "attn_logit_softcapping");
   if (!model.attn_logit_softcapping && model.model_type == "gemma2" &&
@@ -163,14 +164,18 @@ inline void parse_softmax(const ConfigFields& fields, ModelConfig& model) {
 ///
 /// The language model's object (`text_config` and its other spellings) is read where there is one;
 /// the root then only supplies `model_type` and the element type, because its other fields may
-/// describe another tower, and `vision_config` is never read. An explicit null equals an absent
-/// field. Bare NaN and Infinity are accepted where no number is needed. Integers must be JSON
-/// integers: 4.0 and "4" are errors. Duplicate keys are errors. A byte order mark is accepted. Text
-/// beyond 8 MiB, 64 levels or a million values, and more than 10,000 layers, are refused.
-/// `ModelConfig::layer_rule` names the convention that produced the layers. Deterministic.
+/// describe another tower, and `vision_config` is never read. Numbers that the file leaves out are
+/// its class's where that is known, else they stay unknown. An explicit null equals an absent
+/// field, but not for `num_key_value_heads` (as many as query heads) and `attn_logit_softcapping`
+/// (none) where the class has a number. Bare NaN and Infinity are accepted where no number is
+/// needed. Integers must be JSON integers: 4.0 and "4" are errors. Duplicate keys are errors. A
+/// byte order mark is accepted. Text beyond 8 MiB, 64 levels or a million values, and more than
+/// 10,000 layers, are refused. `ModelConfig::layer_rule` names the convention that produced the
+/// layers. Deterministic.
 /// @throws Error(format) for malformed text (with its position) or a field outside its domain (by
-///         name); Error(unsupported) for an unknown layer type and for a model with recurrent
-///         fields whose attention layers nothing names (listing what was looked for).
+///         name); Error(unsupported) for an unknown layer type and for a model with fields of
+///         recurrent or unequal layers whose attention layers nothing names (listing what was
+///         looked for).
 [[nodiscard]] inline ModelConfig parse_model_config(std::string_view json_text) {
   const nlohmann::json document = detail::parse_json_object("parse_model_config", json_text);
   const detail::ConfigFields root(document, "config");
