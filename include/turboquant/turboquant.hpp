@@ -28,14 +28,18 @@
 #include <turboquant/base/float8.hpp>
 #include <turboquant/base/message.hpp>
 #include <turboquant/base/random.hpp>
+#include <turboquant/cache/capture_contents.hpp>
 #include <turboquant/cache/capture_engine.hpp>
+#include <turboquant/cache/capture_options.hpp>
 #include <turboquant/cache/encode_batch.hpp>
+#include <turboquant/cache/host_copy.hpp>
 #include <turboquant/cache/job_upload.hpp>
 #include <turboquant/cache/kv_store.hpp>
 #include <turboquant/cache/memory_ledger.hpp>
 #include <turboquant/cache/page_pool.hpp>
 #include <turboquant/cache/paged_source.hpp>
 #include <turboquant/cache/ring_buffer.hpp>
+#include <turboquant/cache/snapshot.hpp>
 #include <turboquant/cache/tile_storage.hpp>
 #include <turboquant/cache/token_rows.hpp>
 #include <turboquant/device/arch/cuda_exact_rows.hpp>
@@ -114,6 +118,7 @@
 #include <turboquant/device/tile_store.hpp>
 #include <turboquant/device/tile_words.hpp>
 #include <turboquant/device/transcode.hpp>
+#include <turboquant/io/byte_record.hpp>
 #include <turboquant/io/message_text.hpp>
 #include <turboquant/io/safetensors.hpp>
 #include <turboquant/io/safetensors_header.hpp>
