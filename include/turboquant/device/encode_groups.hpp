@@ -54,24 +54,33 @@ class GroupCodes {
   }
 
   /// Eight codes of 4 bits each.
-  /// @param close whether one of the numbers may have another code
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION std::uint32_t codes(const float (&x)[8],
-                                                                bool& close) const {
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION std::uint32_t codes(const float (&x)[8]) const {
     float farthest = 0;
     std::uint32_t rounded[8];
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int i = 0; i < 8; ++i) {
       farthest = larger_of(farthest, round(x[i], rounded[i]));
     }
-    close = farthest >= 0.5F - margin;
-    return low_bytes(rounded[0], rounded[2], rounded[4], rounded[6]) +
-           (low_bytes(rounded[1], rounded[3], rounded[5], rounded[7]) << 4U);
+    const std::uint32_t codes = low_bytes(rounded[0], rounded[2], rounded[4], rounded[6]) +
+                                (low_bytes(rounded[1], rounded[3], rounded[5], rounded[7]) << 4U);
+    return farthest < 0.5F - margin ? codes : corrected(x, codes);
   }
 
-  /// The codes of numbers of which some are close to a border.
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION std::uint32_t corrected(const float (&x)[8]) const {
-    bool any = false;
-    std::uint32_t codes = this->codes(x, any);
+ private:
+  static constexpr float margin = 0x1p-16F;
+
+  /// The code of a number in the last byte, and its distance from the steps up to the number.
+  KOKKOS_FORCEINLINE_FUNCTION float round(float x, std::uint32_t& code) const {
+    constexpr float rounder = 12582912.0F;  // sums with it end in the nearest integer
+    const float share = between_0_and_1((x - zero_) * factor_);
+    const float sum = share * highest_ + rounder;
+    code = std::bit_cast<std::uint32_t>(sum);
+    return std::fabs(share * highest_ - (sum - rounder));
+  }
+
+  /// The same codes, those of numbers that are close to a border made again.
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION std::uint32_t corrected(const float (&x)[8],
+                                                                    std::uint32_t codes) const {
     std::uint32_t close = 0;
     TURBOQUANT_UNROLL_IN_KERNELS
     for (unsigned i = 0; i < 8; ++i) {
@@ -90,18 +99,6 @@ class GroupCodes {
       codes = (codes & ~(15U << (4 * at))) | (code << (4 * at));
     }
     return codes;
-  }
-
- private:
-  static constexpr float margin = 0x1p-16F;
-
-  /// The code of a number in the last byte, and its distance from the steps up to the number.
-  KOKKOS_FORCEINLINE_FUNCTION float round(float x, std::uint32_t& code) const {
-    constexpr float rounder = 12582912.0F;  // sums with it end in the nearest integer
-    const float share = between_0_and_1((x - zero_) * factor_);
-    const float sum = share * highest_ + rounder;
-    code = std::bit_cast<std::uint32_t>(sum);
-    return std::fabs(share * highest_ - (sum - rounder));
   }
 
   /// `value_code` of a number.

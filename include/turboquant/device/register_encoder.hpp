@@ -314,6 +314,8 @@ struct RegisterTeamEncoder {
     return gain > bound || gain < -bound;
   }
 
+  /// Loops, which take numbers from the lane's place: warps of a scheduler belong to different
+  /// teams, and each of them would fetch straight code for itself.
   KOKKOS_FORCEINLINE_FUNCTION void encode_groups(std::size_t token, int part,
                                                  const Exchange& exchange, const Vector& vector,
                                                  const Side& side, unsigned char* tile) const {
@@ -324,15 +326,21 @@ struct RegisterTeamEncoder {
     unsigned char* const scales = sections.half_at<Dim>(sections.value_scales, true, token, tile);
     unsigned char* const zeros = sections.half_at<Dim>(sections.value_zeros, true, token, tile);
     const std::size_t stride = 2 * sections.values.sub_tiles.tokens;  // from group to group
-    TURBOQUANT_UNROLL_IN_KERNELS
+    exchange.keep(vector);
+    TURBOQUANT_KEEP_LOOP_IN_KERNELS
     for (int group = 0; group < groups; ++group) {
-      const float* const x = vector.x + 8 * words * group;
-      float lowest = x[0];
-      float highest = x[0];
+      float lowest = float_infinity;
+      float highest = -float_infinity;
       TURBOQUANT_UNROLL_IN_KERNELS
-      for (int i = 1; i < 8 * words; ++i) {
-        lowest = smaller_of(lowest, x[i]);
-        highest = larger_of(highest, x[i]);
+      for (int word = 0; word < words; ++word) {
+        float run[8];
+        exchange.kept_run(group * words + word, run);
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int e = 0; e < 8; ++e) {
+          const float number = groups == 1 ? vector.x[8 * word + e] : run[e];
+          lowest = smaller_of(lowest, number);
+          highest = larger_of(highest, number);
+        }
       }
       const GroupNumbers numbers =
           group_numbers(Vector::smallest_of_lanes(lowest), Vector::largest_of_lanes(highest), top,
@@ -342,28 +350,11 @@ struct RegisterTeamEncoder {
         store_half(zeros + static_cast<std::size_t>(group) * stride, numbers.zero);
       }
       const GroupCodes codes(numbers, top);
-      std::uint32_t doubt = 0;  // a bit for each word
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int word = 0; word < words; ++word) {
+      TURBOQUANT_KEEP_LOOP_IN_KERNELS
+      for (int word = group * words; word < (group + 1) * words; ++word) {
         float run[8];
-        TURBOQUANT_UNROLL_IN_KERNELS
-        for (int e = 0; e < 8; ++e) {
-          run[e] = x[8 * word + e];
-        }
-        bool close = false;
-        side.put(token, (group * words + word) * Lanes + part, codes.codes(run, close));
-        doubt |= close ? 1U << word : 0U;
-      }
-      if (doubt != 0) {
-        exchange.keep(vector);
-        TURBOQUANT_KEEP_LOOP_IN_KERNELS
-        for (; doubt != 0; doubt &= doubt - 1) {
-          const int word =
-              group * words + static_cast<int>(std::bit_width(doubt & (~doubt + 1))) - 1;
-          float run[8];
-          exchange.kept_run(word, run);
-          side.put(token, word * Lanes + part, codes.corrected(run));
-        }
+        exchange.kept_run(word, run);
+        side.put(token, word * Lanes + part, codes.codes(run));
       }
     }
   }
