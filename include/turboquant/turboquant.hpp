@@ -55,6 +55,7 @@
 #include <turboquant/device/arch/cuda_sm90_launch.hpp>
 #include <turboquant/device/arch/cuda_sm90_ring.hpp>
 #include <turboquant/device/arch/cuda_target.hpp>
+#include <turboquant/device/arch/device_floats.hpp>
 #include <turboquant/device/arch/device_lanes.hpp>
 #include <turboquant/device/arch/float8_query.hpp>
 #include <turboquant/device/arch/host_operations.hpp>
@@ -79,6 +80,7 @@
 #include <turboquant/device/arch/x86_avx512_values.hpp>
 #include <turboquant/device/arch/x86_target.hpp>
 #include <turboquant/device/attention_operations.hpp>
+#include <turboquant/device/butterfly_signs.hpp>
 #include <turboquant/device/dot_host_tiles.hpp>
 #include <turboquant/device/dot_keys.hpp>
 #include <turboquant/device/dot_mma_tiles.hpp>
