@@ -100,6 +100,7 @@
 #include <turboquant/device/key_mean.hpp>
 #include <turboquant/device/kokkos_compat.hpp>
 #include <turboquant/device/lasting_view.hpp>
+#include <turboquant/device/memory_overlap.hpp>
 #include <turboquant/device/memory_words.hpp>
 #include <turboquant/device/mma_order.hpp>
 #include <turboquant/device/mma_words.hpp>

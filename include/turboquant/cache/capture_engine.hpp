@@ -40,7 +40,7 @@ struct CaptureView {
 /// window_begin), window [window_begin, length); nothing is lost, doubled or out of order. Without
 /// a codec the layer is not compressed and the window holds everything. Calls have the strong
 /// guarantee: a failed call changes nothing. One thread at a time may change an engine; views may
-/// be read by many.
+/// be read by many. An engine that has been moved from is empty, as after construction.
 /// @tparam Space a Kokkos memory space
 /// @tparam T     number type of the rows: `float`, `float16` or `bfloat16`. Input of another type
 /// must be converted by
@@ -76,8 +76,23 @@ class KVCaptureEngine {
           ledger_, std::move(pool));
     }
   }
-  KVCaptureEngine(KVCaptureEngine&&) noexcept = default;
-  KVCaptureEngine& operator=(KVCaptureEngine&&) noexcept = default;
+  KVCaptureEngine(KVCaptureEngine&& other) noexcept
+      : options_(other.options_),
+        ledger_(other.ledger_),
+        sinks_(std::move(other.sinks_)),
+        window_(std::move(other.window_)),
+        store_(std::move(other.store_)),
+        upload_(other.ledger_) {}
+  KVCaptureEngine& operator=(KVCaptureEngine&& other) noexcept {
+    KVCaptureEngine taken(std::move(other));
+    options_ = taken.options_;
+    ledger_ = taken.ledger_;
+    sinks_ = std::move(taken.sinks_);
+    window_ = std::move(taken.window_);
+    store_ = std::move(taken.store_);
+    upload_ = detail::JobUpload<Space>(ledger_);
+    return *this;
+  }
 
   /// An engine with the same tokens; memory is shared until one of the two writes to it. O(pages).
   [[nodiscard]] KVCaptureEngine fork() const { return KVCaptureEngine(*this, 0); }
@@ -103,17 +118,12 @@ class KVCaptureEngine {
   /// Captures tokens: a prefill, a decode step or anything between.
   /// @param keys   (tokens, kv_heads, key_dim), finite
   /// @param values (tokens, kv_heads, value_dim), finite
-  /// @throws Error(shape_mismatch), Error(non_finite), Error(capacity). Waits for `exec`.
-  /// O(tokens). Same bits always,
+  /// @throws Error(shape_mismatch), Error(non_finite), Error(capacity), Error(invalid_argument) for
+  ///         rows in the engine's own memory. Waits for `exec`. O(tokens). Same bits always,
   ///         whatever the chunks.
   template <class Exec>
   void ingest(const Exec& exec, const Rows& keys, const Rows& values) {
-    const LedgerCall call(ledger_, "KVCaptureEngine::ingest");
-    const std::int64_t count =
-        detail::require_rows("KVCaptureEngine::ingest", keys, values, options_.shape);
-    detail::require_finite(exec, "KVCaptureEngine::ingest", "keys", keys);
-    detail::require_finite(exec, "KVCaptureEngine::ingest", "values", values);
-    take(exec, count, keys.data(), values.data(), begin_after(count));
+    take_rows(exec, "KVCaptureEngine::ingest", keys, values);
   }
 
   /// Captures tokens from an engine's paged cache.
@@ -133,7 +143,7 @@ class KVCaptureEngine {
     const LedgerCall call(ledger_, "KVCaptureEngine::ingest_paged");
     const auto rows = detail::gather_pages<Space, T>(exec, source, block_table, first, count,
                                                      options_.shape, ledger_);
-    ingest(exec, rows.keys, rows.values);
+    take_rows(exec, "KVCaptureEngine::ingest_paged", rows.keys, rows.values);
   }
 
   /// Compresses the exact window, the last tile partly filled if need be. Nothing to do for an
@@ -157,7 +167,7 @@ class KVCaptureEngine {
   ///         shorter sequence sees. Never allocates. Waits for `exec`.
   template <class Exec>
   void truncate(const Exec& exec, std::int64_t length) {
-    require_truncatable(length);
+    require_truncatable("KVCaptureEngine::truncate", length);
     const std::int64_t end = (std::max)(length, options_.sinks);
     if (store_ && end < store_->end()) {
       if (end <= store_->begin()) {
@@ -179,14 +189,18 @@ class KVCaptureEngine {
     return first >= end || history_begin() <= first;
   }
 
-  /// @throws what `truncate` would; changes nothing
-  void require_truncatable(std::int64_t length) const {
-    require(length >= 0 && length <= this->length(), ErrorCode::out_of_range,
-            "KVCaptureEngine::truncate: length is ", length, ", expected 0 to ", this->length());
-    require(sees_all(length, length), ErrorCode::out_of_range,
-            "KVCaptureEngine::truncate: length is ", length, ", but tokens before ",
-            history_begin(), " have left the sliding window of ", options_.sliding_window,
-            "; rollback_tokens is ", options_.rollback_tokens);
+  /// @throws Error(invalid_argument) in the name of `caller` for rows in memory that appends write
+  void require_apart(const char* caller, const Rows& keys, const Rows& values) const {
+    detail::require_rows_apart(caller, keys, values, {sinks_.memory(), window_.memory()});
+  }
+
+  /// @throws what `truncate` would, in the name of `caller`; changes nothing
+  void require_truncatable(const char* caller, std::int64_t length) const {
+    require(length >= 0 && length <= this->length(), ErrorCode::out_of_range, caller,
+            ": length is ", length, ", expected 0 to ", this->length());
+    require(sees_all(length, length), ErrorCode::out_of_range, caller, ": length is ", length,
+            ", but tokens before ", history_begin(), " have left the sliding window of ",
+            options_.sliding_window, "; rollback_tokens is ", options_.rollback_tokens);
   }
 
   /// The tokens as kernels read them; does work only after changes.
@@ -333,6 +347,16 @@ class KVCaptureEngine {
     return options_.sliding_window > 0
                ? length() + count - options_.sliding_window - options_.rollback_tokens
                : 0;
+  }
+
+  template <class Exec>
+  void take_rows(const Exec& exec, const char* caller, const Rows& keys, const Rows& values) {
+    const LedgerCall call(ledger_, caller);
+    const std::int64_t count = detail::require_rows(caller, keys, values, options_.shape);
+    require_apart(caller, keys, values);
+    detail::require_finite(exec, caller, "keys", keys);
+    detail::require_finite(exec, caller, "values", values);
+    take(exec, count, keys.data(), values.data(), begin_after(count));
   }
 
   template <class Exec>

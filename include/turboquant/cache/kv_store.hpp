@@ -31,15 +31,6 @@ struct KVStoreView {
   friend bool operator==(const KVStoreView&, const KVStoreView&) = default;
 };
 
-/// A run of consecutive tokens as rows: (count, kv_heads, key_dim) and (count, kv_heads,
-/// value_dim).
-template <class T>
-struct TokenSource {
-  const T* keys = nullptr;
-  const T* values = nullptr;
-  std::int64_t count = 0;
-};
-
 struct KVStoreOptions {
   /// Tokens of a page, a multiple of 64; 0 stores the tiles flat, as one block that grows.
   std::int64_t block_size = 0;
@@ -53,7 +44,8 @@ struct KVStoreOptions {
 /// so any chunking of the same input gives byte-identical tiles. With key means that holds for
 /// appends of whole tiles: the append that begins a tile decides its mean. Forks share memory until
 /// one of them writes (paged: page by page). One thread at a time may change a store; a `view()`
-/// may be read by any number of threads until it does.
+/// may be read by any number of threads until it does. A store that has been moved from is empty,
+/// as after construction.
 /// @tparam Space a Kokkos memory space
 template <class Space>
 class CompressedKVStore {
@@ -77,12 +69,33 @@ class CompressedKVStore {
                checked_pool(codec, kv_heads, options, ledger_, std::move(pool)), ledger_),
         begin_(options.first_position),
         end_(begin_) {}
-  CompressedKVStore(CompressedKVStore&&) noexcept = default;
-  CompressedKVStore& operator=(CompressedKVStore&&) noexcept = default;
+  CompressedKVStore(CompressedKVStore&& other) noexcept
+      : CompressedKVStore(other, std::move(other.tiles_)) {
+    other.forget(other.options_.first_position);
+  }
+  CompressedKVStore& operator=(CompressedKVStore&& other) noexcept {
+    CompressedKVStore taken(std::move(other));
+    codec_ = taken.codec_;
+    kv_heads_ = taken.kv_heads_;
+    options_ = taken.options_;
+    ledger_ = taken.ledger_;
+    tiles_ = std::move(taken.tiles_);
+    begin_ = taken.begin_;
+    end_ = taken.end_;
+    return *this;
+  }
 
   /// Bytes of one page of a paged store, for its pool.
+  /// @throws Error(invalid_argument) for fewer than 1 head or a block size that is no positive
+  ///         multiple of 64 up to 2^30, Error(overflow) for more than 2^63 - 1 bytes
   [[nodiscard]] static std::size_t page_bytes(const TileFormat& format, int kv_heads,
                                               std::int64_t block_size) {
+    require(kv_heads >= 1, ErrorCode::invalid_argument,
+            "CompressedKVStore::page_bytes: kv_heads is ", kv_heads, ", expected 1 or more");
+    require(block_size > 0 && block_size % tile == 0 && block_size <= std::int64_t{1} << 30U,
+            ErrorCode::invalid_argument, "CompressedKVStore::page_bytes: block_size is ",
+            block_size, ", expected a positive multiple of 64 up to 2^30");
+    const ErrorContext context("CompressedKVStore::page_bytes: ");
     return static_cast<std::size_t>(checked_mul(
         checked_mul(static_cast<std::int64_t>(format.bytes()), kv_heads), block_size / tile));
   }
@@ -170,7 +183,7 @@ class CompressedKVStore {
   }
 
   /// Forgets everything and frees the memory; the next token has the first position.
-  void reset() noexcept { restart(options_.first_position); }
+  void reset() noexcept { forget(options_.first_position); }
 
   /// Forgets everything and frees the memory; the next token has position `position`.
   /// @throws Error(out_of_range) unless first_position <= position <= end()
@@ -178,10 +191,7 @@ class CompressedKVStore {
     require(position >= options_.first_position && position <= end_, ErrorCode::out_of_range,
             "CompressedKVStore::restart: position is ", position, ", expected ",
             options_.first_position, " to ", end_);
-    tiles_.drop_front(tiles_.end_tile() + tiles_.page_tiles());
-    tiles_.truncate(0);
-    begin_ = position;
-    end_ = position;
+    forget(position);
   }
 
   [[nodiscard]] detail::TileRun run_of(std::int64_t begin, std::int64_t end) const noexcept {
@@ -332,6 +342,14 @@ class CompressedKVStore {
             "CompressedKVStore: pool->page_bytes() is ", pool->page_bytes(), ", expected ",
             detail::round_up_bytes(bytes));
     return pool;
+  }
+
+  /// Frees all tiles; the next token has position `position`.
+  void forget(std::int64_t position) noexcept {
+    tiles_.drop_front(tiles_.end_tile() + tiles_.page_tiles());
+    tiles_.truncate(0);
+    begin_ = position;
+    end_ = position;
   }
 
   [[nodiscard]] std::int64_t slot_tile(std::int64_t position) const noexcept {

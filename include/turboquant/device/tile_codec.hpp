@@ -83,7 +83,8 @@ struct TileTables {
 
 /// The tables of one tile format in one memory space.
 ///
-/// Made on the host; copies share the tables. Immutable, so concurrent use is safe.
+/// Made on the host; copies share the tables, and a move is a copy. Immutable, so concurrent use is
+/// safe.
 /// @tparam MemorySpace a Kokkos memory space
 template <class MemorySpace>
 class TileCodec {
@@ -140,6 +141,9 @@ class TileCodec {
     floats_ = detail::LastingView(floats);
     words_ = detail::LastingView(words);
   }
+
+  TileCodec(const TileCodec&) noexcept = default;
+  TileCodec& operator=(const TileCodec&) noexcept = default;
 
   [[nodiscard]] const TileCodecOptions& options() const noexcept { return options_; }
   [[nodiscard]] const TileFormat& format() const noexcept { return options_.format; }

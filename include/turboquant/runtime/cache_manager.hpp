@@ -217,7 +217,11 @@ class CacheManager {
     const Kokkos::View<const Query***, Kokkos::LayoutRight, Space> in(queries);
     const Kokkos::View<Number***, Kokkos::LayoutRight, Space> out(output);
     const Kokkos::View<float**, Kokkos::LayoutRight, Space> sums(lse);
-    detail::require_outputs(caller, capture.shape, in, out, sums, options.sink_logits);
+    detail::require_outputs(caller, capture.shape, in, out, sums, options);
+    detail::require_apart(caller, {detail::byte_range("output", out)},
+                          {detail::byte_range("keys", keys), detail::byte_range("values", values)});
+    detail::require_apart(caller, {detail::byte_range("lse", sums)},
+                          {detail::byte_range("keys", keys), detail::byte_range("values", values)});
     detail::require_offsets(caller, "cu_queries", cu_queries, sequences.size(),
                             static_cast<std::int64_t>(in.extent(0)));
     for (std::size_t i = 0; i < sequences.size(); ++i) {
@@ -332,7 +336,7 @@ class CacheManager {
     const Kokkos::View<Number****, Kokkos::LayoutRight, Space> out(output);
     const Kokkos::View<float***, Kokkos::LayoutRight, Space> sums(lse);
     const auto m = static_cast<std::int64_t>(in.extent(1));
-    detail::require_outputs(caller, capture.shape, in, out, sums, options.sink_logits);
+    detail::require_outputs(caller, capture.shape, in, out, sums, options);
     require(in.extent(0) == sequences.size(), ErrorCode::shape_mismatch, caller,
             ": queries.extent(0) is ", in.extent(0), ", expected the number of sequences, ",
             sequences.size());

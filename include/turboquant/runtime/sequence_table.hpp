@@ -221,6 +221,7 @@ class SequenceTable {
       batch.entries.push_back(&entry(caller, layer, sequence));
       require(seen.insert(sequence).second, ErrorCode::invalid_argument, caller, ": sequence ",
               sequence, " appears twice, expected different sequences");
+      batch.entries.back()->engine.require_apart(caller, keys, values);
     }
     return batch;
   }
@@ -295,7 +296,7 @@ class SequenceTable {
         require(length >= 0 && length <= entry.length(), ErrorCode::out_of_range, caller,
                 ": length is ", length, ", expected 0 to ", entry.length(),
                 ", the tokens in layer ", layer);
-        entry.engine.require_truncatable((std::min)(length, entry.engine.length()));
+        entry.engine.require_truncatable(caller, (std::min)(length, entry.engine.length()));
       }
     }
   }
