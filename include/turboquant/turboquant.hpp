@@ -35,6 +35,7 @@
 #include <turboquant/cache/host_copy.hpp>
 #include <turboquant/cache/job_upload.hpp>
 #include <turboquant/cache/kv_store.hpp>
+#include <turboquant/cache/kv_store_view.hpp>
 #include <turboquant/cache/memory_ledger.hpp>
 #include <turboquant/cache/page_pool.hpp>
 #include <turboquant/cache/paged_source.hpp>
