@@ -152,7 +152,7 @@ TEST_CASE("records outside their domain") {
             r.history.pages = crooked_page.data();
           });
   refused(wrong, "num_sinks is -1", [](DecodeSequence& r) { r.num_sinks = -1; });
-  refused(wrong, "num_sinks is 2, expected 0, or more with sink_keys", [](DecodeSequence& r) {
+  refused(wrong, "num_sinks is 2, expected 0, or up to 2^40 with sink_keys", [](DecodeSequence& r) {
     r.num_sinks = 2;
     r.sink_keys.data = nullptr;
   });
@@ -194,7 +194,7 @@ TEST_CASE("runs of tokens that share a position, so that a token would count twi
     r.history_begin = 1;
     r.history_end = 60;
   });
-  refused("history_begin is -1", [](DecodeSequence& r) {
+  refused("history is [-1, 60), expected 0 <= page_position = -1", [](DecodeSequence& r) {
     r.page_position = -1;
     r.history_begin = -1;
     r.history_end = 60;
@@ -202,6 +202,113 @@ TEST_CASE("runs of tokens that share a position, so that a token would count twi
   refused("window_position is 71, expected num_sinks = 2 or more, and 5 tokens outside the history",
           [](DecodeSequence& r) { r.window_position = 71; });
   refused("window_position is -100", [](DecodeSequence& r) { r.window_position = -100; });
+}
+
+TEST_CASE("numbers at the ends of 64 bits are refused before anything is computed from them") {
+  constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min();
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  const auto refused = [](const char* part, const std::function<void(DecodeSequence&)>& change) {
+    check_message(refusal(ErrorCode::invalid_argument,
+                          [&](Problem& problem, Call&) { change(problem.record(0)); }),
+                  part);
+  };
+  refused("history is [", [](DecodeSequence& r) {
+    r.page_position = least;
+    r.history_begin = least;
+    r.history_end = most;
+  });
+  refused("history is [", [](DecodeSequence& r) { r.history_end = most; });
+  for (const std::int64_t bad : {most, PagedTiles::max_tiles_per_page + 1, least}) {
+    refused("expected 1 to 2^30", [=](DecodeSequence& r) { r.history.tiles_per_page = bad; });
+  }
+  refused("window_position is -9223372036854775808",
+          [](DecodeSequence& r) { r.window_position = least; });
+  refused("window_position is 9223372036854775807",
+          [](DecodeSequence& r) { r.window_position = most; });
+  refused("window_capacity is 9223372036854775807, expected 0 to 2^40", [](DecodeSequence& r) {
+    r.window_capacity = most;
+    r.window_count = most;
+  });
+  refused("num_sinks is 9223372036854775807", [](DecodeSequence& r) { r.num_sinks = most; });
+}
+
+TEST_CASE("the longest rows and windows that a record may name take no time behind the query") {
+  Problem problem(ordinary());
+  const Result expected = problem.run();
+  Call call = problem.call();
+  DecodeSequence& record = problem.record(1);
+  // Its sequence has no window; these rows are all behind its queries, and their memory is never
+  // read.
+  record.window_keys = record.window_values = {call.queries.data(), RowType::float32, 0, 0};
+  record.window_capacity = record.window_count = std::int64_t{1} << 40U;
+  record.window_position = record.query_position + 2;
+  call = problem.call();
+  DecodeProblem shape = problem.shape();
+  shape.sliding_window = std::numeric_limits<std::int64_t>::max();
+  problem.decode(shape, DecodeOptions{}, call);
+  bool same = true;
+  for (std::size_t i = 0; i < call.output.size(); ++i) {
+    same = same && static_cast<double>(call.output.data()[i]) == expected.output[i];
+  }
+  CHECK(same);
+  // In front of a sliding window, too.
+  record.window_position = 65;
+  record.window_count = (std::int64_t{1} << 40U) - 64;
+  record.query_position = std::int64_t{1} << 59U;
+  shape.sliding_window = 4;
+  call = problem.call();
+  problem.decode(shape, DecodeOptions{}, call);
+  CHECK(call.output(1, 0, 0, 0) == 0.0F);
+  CHECK(call.lse(1, 0, 0) == -infinity);
+}
+
+TEST_CASE("memory that a run writes overlaps nothing else of it") {
+  const auto refused = [](const char* part, const std::function<void(Call&)>& change) {
+    const Problem problem(ordinary());
+    Call call = problem.call();
+    change(call);
+    const std::string message = error_of(ErrorCode::invalid_argument, [&] {
+      problem.decode(problem.shape(), DecodeOptions{}, call);
+    });
+    check_message(message, part);
+  };
+  using Rows = decltype(Call::queries);
+  constexpr std::size_t numbers = std::size_t{2} * 2 * 4 * 128;
+  const Kokkos::View<float*, Memory> memory("memory", 2 * numbers);
+  const Rows first(memory.data(), 2, 2, 4, 128);
+  const auto rows_from = [&](std::size_t at) { return Rows(memory.data() + at, 2, 2, 4, 128); };
+  refused("run_decode: output overlaps queries, expected memory of its own",
+          [](Call& call) { call.output = call.queries; });
+  // The last number of one is the first of the other.
+  refused("output overlaps queries", [&](Call& call) {
+    call.output = first;
+    call.queries = rows_from(numbers - 1);
+  });
+  refused("output overlaps queries", [&](Call& call) {
+    call.queries = first;
+    call.output = rows_from(numbers - 1);
+  });
+  refused("lse overlaps queries",
+          [](Call& call) { call.lse = decltype(call.lse)(call.queries.data(), 2, 2, 4); });
+  refused("output overlaps lse",
+          [](Call& call) { call.lse = decltype(call.lse)(call.output.data() + 100, 2, 2, 4); });
+  refused("workspace overlaps queries", [](Call& call) {
+    call.queries = Rows(reinterpret_cast<float*>(call.workspace.data()), 2, 2, 4, 128);
+  });
+  refused("lse overlaps sink_logits",
+          [](Call& call) { call.sink_logits = decltype(call.sink_logits)(call.lse.data(), 4); });
+  refused("workspace overlaps sequences", [](Call& call) {
+    call.sequences =
+        decltype(call.sequences)(reinterpret_cast<DecodeSequence*>(call.workspace.data()), 2);
+  });
+  // Neighbours that touch are apart.
+  const Problem problem(ordinary());
+  Call call = problem.call();
+  Kokkos::deep_copy(first, call.queries);
+  call.queries = first;
+  call.output = rows_from(numbers);
+  problem.decode(problem.shape(), DecodeOptions{}, call);
+  CHECK(static_cast<double>(call.output(0, 0, 0, 0)) == problem.run().output[0]);
 }
 
 TEST_CASE("block-table entries that are negative or beyond the pool") {
@@ -220,6 +327,34 @@ TEST_CASE("block-table entries that are negative or beyond the pool") {
   CHECK(pages == std::array<std::byte*, 3>{pool.data() + 192, pool.data(), pool.data() + 128});
 }
 
+TEST_CASE("pools that cannot be are refused, and no address is written") {
+  alignas(64) std::array<std::byte, 4 * 64> pool{};
+  std::array<std::byte*, 2> pages{};
+  const std::array<std::int32_t, 2> table{1, 0};
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  const auto refused = [&](ErrorCode code, const char* part, std::byte* base, std::int64_t stride,
+                           std::int64_t pool_pages) {
+    check_message(error_of(code, [&] { read_block_table(base, stride, pool_pages, table, pages); }),
+                  part);
+    CHECK(pages == std::array<std::byte*, 2>{});
+  };
+  const auto wrong = ErrorCode::invalid_argument;
+  refused(wrong, "base is null", nullptr, 64, 4);
+  refused(wrong, "base begins at an address that is no multiple of 4", pool.data() + 2, 64, 3);
+  for (const std::int64_t bad : {std::int64_t{0}, std::int64_t{-64}, std::int64_t{66},
+                                 std::numeric_limits<std::int64_t>::min(), most}) {
+    refused(wrong, "expected a positive multiple of 4", pool.data(), bad, 4);
+  }
+  refused(wrong, "pool_pages is -1, expected 0 or more", pool.data(), 64, -1);
+  refused(ErrorCode::out_of_range, "pool_pages is 0, expected pages for the 2 entries", pool.data(),
+          64, 0);
+  refused(ErrorCode::overflow, "beyond the address space", pool.data(), std::int64_t{1} << 40U,
+          most);
+  refused(ErrorCode::overflow, "beyond the address space", pool.data(), most - 3, 2);
+  // Without entries no address is made.
+  read_block_table(nullptr, 64, 0, {}, {});
+}
+
 TEST_CASE("problems and options outside their domain") {
   const auto refused = [](const char* part,
                           const std::function<void(DecodeProblem&, DecodeOptions&)>& change) {
@@ -233,9 +368,20 @@ TEST_CASE("problems and options outside their domain") {
       p.kv_heads = 2;
     });
   }
-  refused("query_heads is 0, expected 1 or more", [](P& p, O&) { p.query_heads = 0; });
-  refused("kv_heads is 0, expected 1 or more", [](P& p, O&) { p.kv_heads = 0; });
-  refused("num_sequences is -1", [](P& p, O&) { p.num_sequences = -1; });
+  constexpr int most = std::numeric_limits<int>::max();
+  for (const int bad : {0, -1, 65537, 1 << 30, most}) {
+    refused("query_heads is ", [bad](P& p, O&) { p.query_heads = bad; });
+    refused("kv_heads is ", [bad](P& p, O&) { p.kv_heads = bad; });
+  }
+  refused("kv_heads is 0, expected 1 to 65536", [](P& p, O&) { p.kv_heads = 0; });
+  for (const int bad : {-1, (1 << 20) + 1, most}) {
+    refused("num_sequences is ", [bad](P& p, O&) { p.num_sequences = bad; });
+  }
+  refused("num_queries is 17, expected at most 16 with 65536 query heads a kv head", [](P& p, O&) {
+    p.query_heads = 65536;
+    p.kv_heads = 1;
+    p.num_queries = 17;
+  });
   refused("num_queries is 0, expected 1 to 1024", [](P& p, O&) { p.num_queries = 0; });
   refused("num_queries is 1025", [](P& p, O&) { p.num_queries = 1025; });
   refused("max_history_tokens is -1", [](P& p, O&) { p.max_history_tokens = -1; });
@@ -263,9 +409,12 @@ TEST_CASE("problems and options outside their domain") {
           [](P&, O& o) { o.exactness = static_cast<Exactness>(3); });
   refused("cluster is -1, expected 0 (automatic) to 16", [](P&, O& o) { o.cluster = -1; });
   refused("cluster is 17", [](P&, O& o) { o.cluster = 17; });
-  plan_refusal(ErrorCode::overflow, [](P& p, O& o) {
-    p.num_sequences = std::numeric_limits<int>::max();
-    p.query_heads = p.kv_heads = std::numeric_limits<int>::max();
-    o.num_splits = 65536;
-  });
+  check_message(plan_refusal(ErrorCode::overflow,
+                             [](P& p, O& o) {
+                               p.num_sequences = 1 << 20;
+                               p.num_queries = 1024;
+                               p.query_heads = p.kv_heads = 65536;
+                               o.num_splits = 65536;
+                             }),
+                "plan_decode: workspace: checked_");
 }

@@ -553,3 +553,61 @@ TEST_CASE("options outside their domain are refused by name") {
       refusal({.shape = {.kv_heads = 2, .key_dim = 24, .value_dim = 24}}),
       "the codec has key_dim 16 and value_dim 24, expected those of the shape, 24 and 24"));
 }
+
+TEST_CASE("an engine that has been moved from is empty, and works again") {
+  const Tokens<float> tokens(5, 0, 300, shape);
+  for (const bool compressed : {true, false}) {
+    const CaptureOptions options{.shape = shape, .window_capacity = 100, .sinks = 3};
+    Engine<float> one(options, compressed ? std::optional(codec()) : std::nullopt);
+    ingest(one, tokens, 0, 300);
+    const Contents<float> expected(one);
+    Engine<float> other(std::move(one));
+    CHECK(Contents<float>(other) == expected);
+    CHECK(one.length() == 0);
+    CHECK(one.history_begin() == 3);
+    CHECK(one.view(HostExec()).length == 0);
+    one.flush(HostExec());
+    one.truncate(HostExec(), 0);
+    CHECK(one.fork().length() == 0);
+    ingest(one, tokens, 0, 300);
+    CHECK(Contents<float>(one) == expected);
+    other.truncate(HostExec(), 290);
+    other = std::move(one);
+    CHECK(Contents<float>(other) == expected);
+    CHECK(one.length() == 0);
+  }
+}
+
+TEST_CASE("rows in the engine's own memory are refused, and nothing changes") {
+  const Tokens<float> tokens(5, 0, 300, shape);
+  Engine<float> engine({.shape = shape, .window_capacity = 100, .sinks = 3}, codec());
+  ingest(engine, tokens, 0, 300);
+  const Contents<float> before(engine);
+  using Rows = turboquant::TokenRows<Host, float>;
+  for (const auto* ring : {&engine.window(), &engine.sinks()}) {
+    const Rows keys(ring->keys(), 2, 2, 16);
+    const Rows values(ring->values(), 2, 2, 24);
+    CHECK(contains(
+        error_of([&] { engine.ingest(HostExec(), keys, values); }),
+        "invalid_argument: KVCaptureEngine::ingest: keys overlaps the memory of the exact rows"));
+    CHECK(contains(error_of([&] { engine.ingest(HostExec(), tokens.keys_from(0, 2), values); }),
+                   "values overlaps the memory of the exact rows"));
+  }
+  CHECK(Contents<float>(engine) == before);
+}
+
+TEST_CASE("errors of a paged cache name the function that was called") {
+  constexpr KVShape square{.kv_heads = 1, .key_dim = 16, .value_dim = 16};
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  Engine<float> engine({.shape = square}, Codec(codec_options(16, 16)));
+  const Kokkos::View<float*****, Kokkos::LayoutRight, Host> blocks("blocks", 2, 2, 16, 1, 16);
+  const turboquant::PagedSource<Host, float> source{blocks, turboquant::BlockLayout::nhd};
+  const std::vector<std::int32_t> table{0, 1};
+  CHECK(contains(error_of([&] { engine.ingest_paged(HostExec(), source, table, most, 1); }),
+                 "out_of_range: KVCaptureEngine::ingest_paged: first is 9223372036854775807 and "
+                 "count is 1, expected tokens before position"));
+  blocks(1, 0, 3, 0, 5) = std::numeric_limits<float>::infinity();
+  CHECK(contains(error_of([&] { engine.ingest_paged(HostExec(), source, table, 0, 20); }),
+                 "non_finite: KVCaptureEngine::ingest_paged: values(3, 0, 5)"));
+  CHECK(engine.length() == 0);
+}

@@ -603,3 +603,50 @@ TEST_CASE("the published slot sizes are what a page costs") {
   append(store, tokens, 0, 64);
   CHECK(store.tile_bytes() == 64U * 8 * 134);
 }
+
+TEST_CASE("a store that has been moved from is empty, and works again, flat or paged") {
+  const Codec codec(codec_options(64, 64));
+  for (const std::int64_t block : {0, 64, 128}) {
+    Store one(codec, 2, {.block_size = block, .first_position = 7});
+    const Tokens<float> tokens(3, 0, 150, one.shape());
+    append(one, tokens, 0, 150);
+    const auto expected = bytes_of(one);
+    Store other(std::move(one));
+    CHECK(bytes_of(other) == expected);
+    CHECK(one.begin() == 7);
+    CHECK(one.num_tokens() == 0);
+    CHECK(one.tile_bytes() == 0);
+    CHECK(one.view(HostExec()).end == 7);
+    append(one, tokens, 0, 150);
+    CHECK(bytes_of(one) == expected);
+    other.truncate(HostExec(), 20);
+    other = std::move(one);
+    CHECK(bytes_of(other) == expected);
+    CHECK(one.num_tokens() == 0);
+    auto& same = other;
+    other = std::move(same);
+    CHECK(bytes_of(other) == expected);
+  }
+}
+
+TEST_CASE("a codec that has been moved from keeps its tables") {
+  Codec one(codec_options(64, 64));
+  const Tokens<float> tokens(3, 0, 70, {.kv_heads = 2, .key_dim = 64, .value_dim = 64});
+  const auto expected = direct(one, 2, tokens, 70);
+  { const Codec other(std::move(one)); }
+  CHECK(direct(one, 2, tokens, 70) == expected);
+}
+
+TEST_CASE("pages of no whole tiles are refused by name") {
+  const auto refusal = [](int kv_heads, std::int64_t block_size) {
+    return error_of([&] {
+      static_cast<void>(Store::page_bytes(codec_options(64, 64).format, kv_heads, block_size));
+    });
+  };
+  for (const std::int64_t bad : {0, 16, -64, 100}) {
+    CHECK(contains(refusal(2, bad),
+                   "invalid_argument: CompressedKVStore::page_bytes: block_size is " +
+                       std::to_string(bad) + ", expected a positive multiple of 64 up to 2^30"));
+  }
+  CHECK(contains(refusal(0, 64), "CompressedKVStore::page_bytes: kv_heads is 0"));
+}

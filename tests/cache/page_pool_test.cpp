@@ -150,3 +150,12 @@ TEST_CASE("the ledger's peak is the most that was in use at once") {
   ledger.set_limit(10);
   CHECK(ledger.available() == 0);
 }
+
+TEST_CASE("a pool that has been moved from is a handle of the same pages") {
+  const auto ledger = std::make_shared<MemoryLedger>();
+  Pool one(ledger, {.page_bytes = 100, .slab_pages = 2});
+  const Pool other(std::move(one));
+  const auto page = one.acquire();
+  CHECK(one.page_bytes() == 128);
+  CHECK(other.used_pages() == 1);
+}

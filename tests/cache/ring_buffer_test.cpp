@@ -296,3 +296,53 @@ TEST_CASE("options outside their domain are refused by name") {
   CHECK(contains(error_of([] { Ring({.key_dim = 1025}, {}); }), "key_dim is 1025"));
   CHECK_FALSE(std::is_copy_constructible_v<Ring>);
 }
+
+TEST_CASE("a ring that has been moved from is empty, and works again") {
+  Numbered<float> one({.capacity = 64, .flush_tokens = 8, .first_position = 5});
+  one.append(40);
+  turboquant::RingBuffer<Kokkos::HostSpace, float> other(std::move(one.ring));
+  CHECK(other.size() == 40);
+  CHECK(one.ring.begin() == 5);
+  CHECK(one.ring.size() == 0);
+  CHECK(one.ring.bytes() == 0);
+  CHECK(one.ring.keys() == nullptr);
+  CHECK(one.contents().empty());
+  one.next = 0;
+  one.append(3);
+  CHECK(one.contents() == Numbered<float>::count_up(0, 3));
+  CHECK(other.size() == 40);
+  other = std::move(one.ring);
+  CHECK(other.size() == 3);
+  CHECK(one.ring.size() == 0);
+  auto& same = other;
+  other = std::move(same);
+  CHECK(other.size() == 3);
+}
+
+TEST_CASE("rows in the ring's own memory are refused, and outputs that overlap") {
+  Numbered<float> numbered({.capacity = 64, .flush_tokens = 8});
+  numbered.append(8);
+  auto& ring = numbered.ring;
+  using Rows = turboquant::TokenRows<Kokkos::HostSpace, float>;
+  const Rows own_keys(ring.keys() + 8, 2, 2, 4);
+  const Rows own_values(ring.values() + 16, 2, 2, 8);
+  const HostRows<float> keys("keys", 2, 2, 4);
+  const HostRows<float> values("values", 2, 2, 8);
+  const auto nothing = [](const auto&, const auto&) {};
+  const auto refusal = [&](const Rows& k, const Rows& v) {
+    const std::string error = error_of([&] { ring.append(HostExec(), k, v, nothing); });
+    CHECK(numbered.contents() == Numbered<float>::count_up(0, 8));
+    return error;
+  };
+  CHECK(
+      contains(refusal(own_keys, values),
+               "invalid_argument: RingBuffer::append: keys overlaps the memory of the exact rows"));
+  CHECK(contains(refusal(keys, own_values), "values overlaps the memory of the exact rows"));
+  const Kokkos::View<float*, Kokkos::HostSpace> memory("memory", 8 * 8 + 8 * 16);
+  const HostRows<float> low(memory.data(), 8, 2, 4);
+  CHECK(contains(
+      error_of([&] { ring.read(HostExec(), low, HostRows<float>(memory.data() + 63, 8, 2, 8)); }),
+      "RingBuffer::read: keys_out overlaps values_out"));
+  ring.read(HostExec(), low, HostRows<float>(memory.data() + 64, 8, 2, 8));
+  CHECK(memory(64 + 7 * 16) == -7.0F);
+}

@@ -437,6 +437,13 @@ TEST_CASE("wrong arguments are refused by name") {
   };
   refuses(Quantizer(rotation, 4, sketch).encode(x), "format.bits");
   refuses(Quantizer(HadamardRotation(dim, 5), 3, sketch).encode(x), "rotation_seed");
+  refuses(Quantizer(rotation, 3, OrthogonalSketch(HadamardRotation(dim, 77))).encode(x),
+          "encoded.sketch.seed is 77, expected ");
+  const auto seed = sketch.seed();
+  refuses(InnerProductQuantizer(rotation, 3, OrthogonalSketch(HaarRotation(dim, seed))).encode(x),
+          "encoded.sketch.kind is 3, expected 2");
+  refuses(InnerProductQuantizer(rotation, 3, GaussianSketch(dim, seed)).encode(x),
+          "encoded.sketch.kind is 1, expected 2");
   refuses(Quantizer(rotation, 3, sketch, {.codebook = CodebookKind::integer_grid}).encode(x),
           "format.kind");
   refuses(Quantizer(rotation, 3, sketch, {.metadata = MetadataType::float32}).encode(x), "scales");

@@ -384,9 +384,14 @@ TEST_CASE("options of attention outside their domain are refused before anything
     return error;
   };
   for (const float bad : {nan, infinity, -infinity}) {
-    CHECK(contains(refusal(bad, 0), "sm_scale is"));
-    CHECK(contains(refusal(1, bad), "logits_soft_cap is"));
+    CHECK(contains(refusal(bad, 0), "invalid_argument: CacheManager::attend: sm_scale is"));
+    CHECK(contains(refusal(1, bad), "CacheManager::attend: logits_soft_cap is"));
   }
+  Options unknown;
+  unknown.exactness = turboquant::Exactness(9);
+  CHECK(contains(
+      error_of([&] { attend(manager, 0, {id}, queries(1, 1, 1, 2, 64), 64, unknown, true); }),
+      "invalid_argument: CacheManager::shadow_attend: exactness is 9"));
   CHECK(contains(refusal(1, -1), "logits_soft_cap is -1"));
   // No queries: nothing to compute, for empty and full sequences alike.
   CHECK(attend(manager, 0, {id}, queries(1, 1, 0, 2, 64), 64).output.size() == 0);
@@ -509,4 +514,26 @@ TEST_CASE("chunks of any size give the attention of one chunk, at every total le
       CHECK(std::isfinite(result.output(0, 0, 0, 0)));
     }
   }
+}
+
+TEST_CASE("what attention writes overlaps nothing that it reads or writes") {
+  const KVShape shape{.kv_heads = 1, .key_dim = 64, .value_dim = 64};
+  Manager<float> manager({.layers = {layer(shape)}});
+  const auto id = manager.open();
+  append(manager, 0, id, zero_keys(9, shape), 0, 9);
+  const HostQueries q = queries(1, 1, 1, 2, 64);
+  const HostQueries output("output", 1, 1, 2, 64);
+  const HostLse lse("lse", 1, 1, 2);
+  const auto refusal = [&](const HostQueries& out, const HostLse& sums,
+                           const Options& options = {}) {
+    return error_of([&] { manager.attend(HostExec(), 0, std::vector{id}, q, out, sums, options); });
+  };
+  CHECK(
+      contains(refusal(q, lse), "invalid_argument: CacheManager::attend: output overlaps queries"));
+  CHECK(
+      contains(refusal(output, HostLse(output.data() + 127, 1, 1, 1 + 1)), "output overlaps lse"));
+  CHECK(contains(refusal(output, HostLse(q.data() + 3, 1, 1, 2)), "lse overlaps queries"));
+  Options sinks;
+  sinks.sink_logits = Kokkos::View<const float*, Host>(lse.data(), 2);
+  CHECK(contains(refusal(output, lse, sinks), "lse overlaps sink_logits"));
 }

@@ -529,7 +529,12 @@ TEST_CASE("layers that contradict themselves are refused by number and field") {
   CHECK(contains(refusal({rule}), "CacheManager: layers[0]: TileCodec: key_scale_rule is 7"));
   LayerOptions windowed = layer(shape);
   windowed.capture.block_size = 100;
-  CHECK(contains(refusal({layer(shape), windowed}), "CacheManager: layers[1]: "));
+  for (const std::int64_t bad : {100, 16, 1, -64}) {
+    windowed.capture.block_size = bad;
+    CHECK(contains(refusal({layer(shape), windowed}),
+                   "CacheManager: layers[1].capture.block_size is " + std::to_string(bad) +
+                       ", expected a positive multiple of 64 up to 2^30"));
+  }
   CHECK(contains(error_of([] {
                    const Manager<float> manager(
                        {.layers = {layer(shape)}, .slab_pages = std::size_t{1} << 40U});
@@ -546,4 +551,42 @@ TEST_CASE("layers that contradict themselves are refused by number and field") {
   Manager<float> manager({.layers = {layer(shape)}});
   CHECK(contains(error_of([&] { manager.close(5); }),
                  "out_of_range: CacheManager::close: sequence is 5"));
+}
+
+TEST_CASE("rows in a sequence's own memory are refused, and nothing changes") {
+  Manager<float> manager({.layers = {layer(shape)}});
+  const Tokens<float> tokens(5, 0, 40, shape);
+  const auto a = manager.open();
+  const auto b = manager.open();
+  append(manager, 0, a, tokens, 0, 40);
+  const auto& window = manager.engine(0, a).window();
+  using Rows = turboquant::TokenRows<Host, float>;
+  const Rows keys(window.keys(), 4, std::size_t(shape.kv_heads), std::size_t(shape.key_dim));
+  const Rows values(window.values(), 4, std::size_t(shape.kv_heads), std::size_t(shape.value_dim));
+  for (const bool alone : {true, false}) {
+    const std::vector<SequenceId> ids = alone ? std::vector{a} : std::vector{b, a};
+    const std::vector<std::int64_t> offsets =
+        alone ? std::vector<std::int64_t>{0, 4} : std::vector<std::int64_t>{0, 2, 4};
+    CHECK(contains(
+        error_of([&] { manager.append(HostExec(), 0, ids, offsets, keys, values); }),
+        "invalid_argument: CacheManager::append: keys overlaps the memory of the exact rows"));
+    CHECK(manager.length(0, a) == 40);
+    CHECK(manager.length(0, b) == 0);
+  }
+  // Another sequence's window is an input like any other.
+  manager.append(HostExec(), 0, std::vector{b}, std::vector<std::int64_t>{0, 4}, keys, values);
+  CHECK(manager.length(0, b) == 4);
+}
+
+TEST_CASE("errors name the function of the manager that was called") {
+  LayerOptions windowed = layer(shape);
+  windowed.capture.sliding_window = 32;
+  Manager<float> manager({.layers = {windowed}});
+  const Tokens<float> tokens(5, 0, 600, shape);
+  const auto id = manager.open();
+  append(manager, 0, id, tokens, 0, 600);
+  CHECK(contains(error_of([&] { manager.truncate(HostExec(), id, 200); }),
+                 "out_of_range: CacheManager::truncate: length is 200, but tokens before"));
+  CHECK(contains(error_of([&] { static_cast<void>(manager.fork(HostExec(), id, 200)); }),
+                 "out_of_range: CacheManager::fork: length is 200, but tokens before"));
 }

@@ -248,3 +248,41 @@ TEST_CASE("shapes that do not fit are refused before anything is written or stor
   CHECK(contains(refusal(20, 4, 16, {0, 20}, {0, 10, 20}), "cu_queries.size() is 3"));
   CHECK(contains(refusal(20, 4, 16, {0, 20, 20}, {0, 20}), "cu_seqlens.size() is 3"));
 }
+
+TEST_CASE("what prefill writes overlaps nothing that it reads, and a refusal stores nothing") {
+  const KVShape shape{.kv_heads = 2, .key_dim = 16, .value_dim = 16};
+  const Tokens<float> tokens(5, 0, 20, shape);
+  const Tokens<float> kept(5, 0, 20, shape);
+  Manager<float> manager({.layers = {layer(shape)}, .mode = CacheMode::full_tq});
+  const auto id = manager.open();
+  const QueryRows<float> q("q", 20, 2, 16);
+  const QueryRows<float> output("output", 20, 2, 16);
+  const LseRows lse("lse", 20, 2);
+  const auto refusal = [&](const QueryRows<float>& out, const LseRows& sums) {
+    const std::string error = error_of([&] {
+      manager.prefill(HostExec(), 0, std::vector{id}, std::vector<std::int64_t>{0, 20}, tokens.keys,
+                      tokens.values, std::vector<std::int64_t>{0, 20}, q, out, sums);
+    });
+    CHECK(manager.length(0, id) == 0);
+    CHECK(
+        std::equal(tokens.keys.data(), tokens.keys.data() + tokens.keys.size(), kept.keys.data()));
+    CHECK(std::equal(tokens.values.data(), tokens.values.data() + tokens.values.size(),
+                     kept.values.data()));
+    return error;
+  };
+  const auto contains_all = [](const std::string& error, const char* part) {
+    return contains(error, "invalid_argument: CacheManager::prefill: ") && contains(error, part);
+  };
+  CHECK(contains_all(refusal(tokens.values, lse), "output overlaps values"));
+  CHECK(contains_all(refusal(tokens.keys, lse), "output overlaps keys"));
+  CHECK(contains_all(refusal(q, lse), "output overlaps queries"));
+  CHECK(contains_all(refusal(output, LseRows(output.data(), 20, 2)), "output overlaps lse"));
+  CHECK(contains_all(refusal(output, LseRows(q.data(), 20, 2)), "lse overlaps queries"));
+  CHECK(contains_all(refusal(output, LseRows(tokens.keys.data() + 1, 20, 2)), "lse overlaps keys"));
+  CHECK(contains_all(refusal(output, LseRows(tokens.values.data() + 1, 20, 2)),
+                     "lse overlaps values"));
+  // Keys and values are only read, so that they may be the same memory.
+  manager.prefill(HostExec(), 0, std::vector{id}, std::vector<std::int64_t>{0, 20}, tokens.keys,
+                  tokens.keys, std::vector<std::int64_t>{0, 20}, q, output, lse);
+  CHECK(manager.length(0, id) == 20);
+}

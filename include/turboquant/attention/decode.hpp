@@ -4,6 +4,7 @@
 #include <turboquant/attention/decode_plan.hpp>
 #include <turboquant/attention/dot_decode.hpp>
 #include <turboquant/attention/mma_decode.hpp>
+#include <turboquant/device/memory_overlap.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -58,7 +59,8 @@ void require_extents(const char* name, const View& view,
 ///                  -infinity where nothing is visible
 /// @param workspace at least `plan.workspace_bytes()`, contents do not matter
 /// @throws Error before anything is written: `shape_mismatch` or `capacity` for views that do not
-/// fit the plan; on
+/// fit the plan, `invalid_argument` where output, lse or workspace overlap each other or an input
+/// (memory that records name is not compared); on
 ///         host spaces also for records outside their domain (on device spaces records are not read
 ///         here).
 /// No allocation, no copy between memory spaces; three kernels (two with dot products; on matrix
@@ -93,6 +95,12 @@ void run_decode(const ExecutionSpace& exec, const DecodePlan<ExecutionSpace, Mem
   require(static_cast<std::int64_t>(workspace.extent(0)) >= plan.workspace_bytes(),
           ErrorCode::capacity, "run_decode: workspace has ", workspace.extent(0),
           " bytes, expected at least ", plan.workspace_bytes());
+  using detail::byte_range;
+  detail::require_apart(
+      "run_decode",
+      {byte_range("output", output), byte_range("lse", lse), byte_range("workspace", workspace)},
+      {byte_range("queries", inputs.queries), byte_range("sequences", inputs.sequences),
+       byte_range("sink_logits", inputs.sink_logits)});
   if (problem.num_sequences == 0) {
     return;
   }

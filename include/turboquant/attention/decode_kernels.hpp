@@ -242,16 +242,21 @@ struct AttendParts {
     }
   }
 
+  /// Rows at position + [0, count) in blocks of 64 that at least one query sees.
   TURBOQUANT_FUNCTION void attend_blocks(RowArguments& in, std::int64_t count,
                                          std::int64_t position) const {
-    for (std::int64_t done = 0; done < count; done += tile_tokens) {
+    const TokenRange queries = in.tokens;
+    const std::int64_t behind = queries.query_position + workspace.layout.num_queries - position;
+    const std::int64_t end = behind < count ? behind : count;
+    const std::int64_t start = in.start;
+    std::int64_t done = queries.query_position - queries.window + 1 - position;
+    done = queries.window > 0 && done > 0 ? done / tile_tokens * tile_tokens : 0;
+    for (; done < end; done += tile_tokens) {
       in.tokens.first = 0;
       in.tokens.end = static_cast<int>(count - done < tile_tokens ? count - done : tile_tokens);
       in.tokens.position = position + done;
-      if (in.tokens.position < in.tokens.query_position + workspace.layout.num_queries) {
-        calls.attend_rows(in);
-      }
-      in.start = in.start + tile_tokens;
+      in.start = start + done;
+      calls.attend_rows(in);
     }
   }
 

@@ -150,7 +150,9 @@ class DecodePlan {
     layout_.kv_heads = problem.kv_heads;
     layout_.ratio = problem.query_heads / problem.kv_heads;
     layout_.rows = static_cast<int>(checked_mul(layout_.ratio, problem.num_queries));
-    layout_.sliding_window = problem.sliding_window;
+    // A window beyond every position sees everything; positions minus it fit 64 bits.
+    constexpr std::int64_t whole = std::int64_t{1} << 61U;
+    layout_.sliding_window = problem.sliding_window < whole ? problem.sliding_window : whole;
     const double scale = problem.sm_scale != 0 ? double{problem.sm_scale}
                                                : 1 / std::sqrt(static_cast<double>(format.key_dim));
     layout_.logit_scale = static_cast<float>(scale * log2_e);
@@ -271,6 +273,7 @@ class DecodePlan {
 
   /// Hands out sections of the workspace one after another.
   struct Sections {
+    ErrorContext context{"plan_decode: workspace: "};
     std::int64_t end = 0;
 
     std::int64_t operator()(std::int64_t count, std::int64_t bytes_each) {

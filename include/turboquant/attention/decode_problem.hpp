@@ -15,11 +15,12 @@ namespace turboquant {
 
 /// The shape of a decode step, which a plan fixes.
 struct DecodeProblem {
-  int num_sequences = 1;
-  int num_queries = 1;  ///< query tokens per sequence, 1 to 1024: more than one for speculative
-                        ///< decoding and prefill
-  int query_heads =
-      1;  ///< a multiple of kv_heads; query head h reads kv head h / (query_heads / kv_heads)
+  int num_sequences = 1;  ///< 0 to 2^20
+  int num_queries = 1;    ///< query tokens per sequence, 1 to 1024: more than one for speculative
+                          ///< decoding and prefill
+  /// 1 to 65536, a multiple of kv_heads: query head h reads kv head h / (query_heads / kv_heads).
+  /// With the query tokens that are up to 2^20 query rows a kv head.
+  int query_heads = 1;
   int kv_heads = 1;
   /// The largest number of compressed tokens, history_end - history_begin, that a sequence will
   /// have.
@@ -92,37 +93,58 @@ struct DecodeSequence {
 
 namespace detail {
 
+/// What a softmax can be made of.
+inline void require_logits(const char* caller, float sm_scale, float logits_soft_cap) {
+  // A NaN is not in the range either.
+  require(sm_scale >= -1e18F && sm_scale <= 1e18F, ErrorCode::invalid_argument, caller,
+          ": sm_scale is ", sm_scale, ", expected a finite number of at most 1e18 in magnitude");
+  require(logits_soft_cap >= 0 && logits_soft_cap <= 1e4F, ErrorCode::invalid_argument, caller,
+          ": logits_soft_cap is ", logits_soft_cap,
+          ", expected 0 (none) or a positive number of at most 10000");
+}
+
+inline void require_enumerator(const char* caller, const char* name, int value, int last,
+                               const char* names) {
+  require(value >= 0 && value <= last, ErrorCode::invalid_argument, caller, ": ", name, " is ",
+          value, ", expected ", names);
+}
+
+inline void require_exactness(const char* caller, Exactness exactness) {
+  require_enumerator(caller, "exactness", static_cast<int>(exactness),
+                     static_cast<int>(Exactness::exact), "int8, fast or exact");
+}
+
 inline void require_problem(const DecodeProblem& problem) {
   const auto at_least = [](const char* name, std::int64_t value, std::int64_t lowest) {
     require(value >= lowest, ErrorCode::invalid_argument, "plan_decode: ", name, " is ", value,
             ", expected ", lowest, " or more");
   };
-  at_least("num_sequences", problem.num_sequences, 0);
-  at_least("kv_heads", problem.kv_heads, 1);
-  at_least("query_heads", problem.query_heads, 1);
+  const auto in_range = [](const char* name, int value, int lowest, int highest) {
+    require(value >= lowest && value <= highest, ErrorCode::invalid_argument, "plan_decode: ", name,
+            " is ", value, ", expected ", lowest, " to ", highest);
+  };
+  in_range("num_sequences", problem.num_sequences, 0, 1 << 20);
+  in_range("kv_heads", problem.kv_heads, 1, 65536);
+  in_range("query_heads", problem.query_heads, 1, 65536);
   at_least("max_history_tokens", problem.max_history_tokens, 0);
   at_least("sliding_window", problem.sliding_window, 0);
-  require(problem.num_queries >= 1 && problem.num_queries <= 1024, ErrorCode::invalid_argument,
-          "plan_decode: num_queries is ", problem.num_queries, ", expected 1 to 1024");
+  in_range("num_queries", problem.num_queries, 1, 1024);
   require(problem.query_heads % problem.kv_heads == 0, ErrorCode::invalid_argument,
           "plan_decode: query_heads is ", problem.query_heads,
           ", expected a multiple of kv_heads = ", problem.kv_heads);
-  // A NaN is not in the range either.
-  require(problem.sm_scale >= -1e18F && problem.sm_scale <= 1e18F, ErrorCode::invalid_argument,
-          "plan_decode: sm_scale is ", problem.sm_scale,
-          ", expected a finite number of at most 1e18 in magnitude");
-  require(problem.logits_soft_cap >= 0 && problem.logits_soft_cap <= 1e4F,
-          ErrorCode::invalid_argument, "plan_decode: logits_soft_cap is ", problem.logits_soft_cap,
-          ", expected 0 (none) or a positive number of at most 10000");
+  constexpr int most_rows = 1 << 20;
+  const int ratio = problem.query_heads / problem.kv_heads;
+  require(problem.num_queries <= most_rows / ratio, ErrorCode::invalid_argument,
+          "plan_decode: num_queries is ", problem.num_queries, ", expected at most ",
+          most_rows / ratio, " with ", ratio, " query heads a kv head");
+  require_logits("plan_decode", problem.sm_scale, problem.logits_soft_cap);
 }
 
 inline void require_options(const DecodeOptions& options) {
   const auto enumerator = [](const char* name, int value, int last, const char* names) {
-    require(value >= 0 && value <= last, ErrorCode::invalid_argument, "plan_decode: ", name, " is ",
-            value, ", expected ", names);
+    require_enumerator("plan_decode", name, value, last, names);
   };
-  enumerator("exactness", static_cast<int>(options.exactness), static_cast<int>(Exactness::exact),
-             "int8, fast or exact");
+  require_exactness("plan_decode", options.exactness);
   enumerator("arch", static_cast<int>(options.arch), static_cast<int>(HostArch::avx512),
              "automatic, portable, avx2 or avx512");
   enumerator("device", static_cast<int>(options.device),
@@ -138,11 +160,15 @@ inline void require_sequence(const DecodeSequence& sequence, std::int64_t index,
   const auto name = [&](const char* field) {
     return std::string("run_decode: sequences[") + std::to_string(index) + "]." + field;
   };
-  require(sequence.history_begin >= sequence.page_position &&
-              sequence.history_end >= sequence.history_begin,
+  // Before anything is computed from them, so that nothing overflows.
+  constexpr std::int64_t last_position = std::int64_t{1} << 60U;
+  constexpr std::int64_t most_rows = std::int64_t{1} << 40U;
+  require(sequence.page_position >= 0 && sequence.history_begin >= sequence.page_position &&
+              sequence.history_end >= sequence.history_begin &&
+              sequence.history_end <= last_position,
           ErrorCode::invalid_argument, name("history"), " is [", sequence.history_begin, ", ",
-          sequence.history_end, "), expected page_position = ", sequence.page_position,
-          " <= begin <= end");
+          sequence.history_end, "), expected 0 <= page_position = ", sequence.page_position,
+          " <= begin <= end <= 2^60");
   require(sequence.history_end - sequence.history_begin <= problem.max_history_tokens,
           ErrorCode::capacity, name("history"), " has ",
           sequence.history_end - sequence.history_begin,
@@ -150,11 +176,14 @@ inline void require_sequence(const DecodeSequence& sequence, std::int64_t index,
   require_tiles(name("history").c_str(), sequence.history,
                 sequence.history_begin - sequence.page_position,
                 sequence.history_end - sequence.page_position);
-  require(sequence.num_sinks >= 0 &&
+  require(sequence.num_sinks >= 0 && sequence.num_sinks <= most_rows &&
               (sequence.num_sinks == 0 ||
                (sequence.sink_keys.data != nullptr && sequence.sink_values.data != nullptr)),
           ErrorCode::invalid_argument, name("num_sinks"), " is ", sequence.num_sinks,
-          ", expected 0, or more with sink_keys and sink_values");
+          ", expected 0, or up to 2^40 with sink_keys and sink_values");
+  require(sequence.window_capacity >= 0 && sequence.window_capacity <= most_rows,
+          ErrorCode::invalid_argument, name("window_capacity"), " is ", sequence.window_capacity,
+          ", expected 0 to 2^40");
   require(sequence.window_count >= 0 && sequence.window_count <= sequence.window_capacity,
           ErrorCode::invalid_argument, name("window_count"), " is ", sequence.window_count,
           ", expected 0 to window_capacity = ", sequence.window_capacity);
@@ -171,20 +200,20 @@ inline void require_sequence(const DecodeSequence& sequence, std::int64_t index,
     require(is_row_type(rows->type), ErrorCode::invalid_argument, name(field), ".type is ",
             static_cast<int>(rows->type), ", expected float32, float16 or bfloat16");
   }
-  constexpr std::int64_t last_position = std::int64_t{1} << 60U;
   require(sequence.query_position >= 0 && sequence.query_position <= last_position,
           ErrorCode::invalid_argument, name("query_position"), " is ", sequence.query_position,
           ", expected 0 to 2^60");
   // The three runs of tokens must not share a position, or a token would count twice.
   const bool has_history = sequence.history_begin < sequence.history_end;
-  require(
-      sequence.page_position >= 0 && (!has_history || sequence.history_begin >= sequence.num_sinks),
-      ErrorCode::invalid_argument, name("history_begin"), " is ", sequence.history_begin,
-      ", expected page_position and num_sinks = ", sequence.num_sinks, " or more, from 0");
-  const bool apart = !has_history || sequence.window_position >= sequence.history_end ||
-                     sequence.history_begin - sequence.window_position >= sequence.window_count;
-  require(sequence.window_count == 0 || (apart && sequence.window_position >= sequence.num_sinks &&
-                                         sequence.window_position <= last_position),
+  require(!has_history || sequence.history_begin >= sequence.num_sinks, ErrorCode::invalid_argument,
+          name("history_begin"), " is ", sequence.history_begin,
+          ", expected num_sinks = ", sequence.num_sinks, " or more");
+  const auto is_apart = [&] {
+    return !has_history || sequence.window_position >= sequence.history_end ||
+           sequence.history_begin - sequence.window_position >= sequence.window_count;
+  };
+  require(sequence.window_count == 0 || (sequence.window_position >= sequence.num_sinks &&
+                                         sequence.window_position <= last_position && is_apart()),
           ErrorCode::invalid_argument, name("window_position"), " is ", sequence.window_position,
           ", expected num_sinks = ", sequence.num_sinks, " or more, and ", sequence.window_count,
           " tokens outside the history [", sequence.history_begin, ", ", sequence.history_end, ")");

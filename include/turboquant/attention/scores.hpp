@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/device/encode_tiles.hpp>
+#include <turboquant/device/memory_overlap.hpp>
 #include <turboquant/device/paged_tiles.hpp>
 #include <turboquant/device/row_view.hpp>
 #include <turboquant/device/tile_attention.hpp>
@@ -201,6 +202,8 @@ void score_keys(const char* caller, KeyCodec codec_of_caller, const ExecutionSpa
   extent("sequences", 0, sequences.extent(0), queries.extent(0));
   extent("logits", 0, logits.extent(0), queries.extent(0));
   extent("logits", 1, logits.extent(1), query_heads);
+  require_apart(caller, {byte_range("logits", logits)},
+                {byte_range("queries", queries), byte_range("sequences", sequences)});
   const auto columns = static_cast<std::int64_t>(logits.extent(2));
   const auto num_sequences = static_cast<std::int64_t>(sequences.extent(0));
   if constexpr (runs_on_host<ExecutionSpace>) {
@@ -243,8 +246,9 @@ void score_keys(const char* caller, KeyCodec codec_of_caller, const ExecutionSpa
 /// of the sequence, -infinity from its end on
 /// @param options   scale
 /// @throws Error before anything is written: `invalid_argument` or `shape_mismatch` for arguments
-///         that do not fit each other; on host spaces also for records outside their domain (on
-///         device spaces records are not read here), `out_of_range` for tokens without a page.
+///         that do not fit each other or overlap; on host spaces also for records outside their
+///         domain (on device spaces records are not read here), `out_of_range` for tokens without a
+///         page.
 /// Float arithmetic with the stored scales and exact levels on every execution space. One kernel,
 /// no workspace, no copy between memory spaces. O(tokens query_heads key_dim). Same bits for every
 /// batch, number of threads and run of one build.

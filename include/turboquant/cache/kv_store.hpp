@@ -2,6 +2,8 @@
 
 #include <turboquant/base/checked_math.hpp>
 #include <turboquant/cache/encode_batch.hpp>
+#include <turboquant/cache/host_copy.hpp>
+#include <turboquant/cache/kv_store_view.hpp>
 #include <turboquant/cache/tile_storage.hpp>
 #include <turboquant/cache/token_rows.hpp>
 
@@ -14,37 +16,6 @@
 
 namespace turboquant {
 
-/// What kernels read of a `CompressedKVStore`. A plain record; valid until the store changes.
-///
-/// Token at position p is slot (p - page_position) % 64 of tile (p - page_position) / 64; tile t is
-/// tile t % tiles_per_page of page t / tiles_per_page; a page is [kv head][tile in page][tile
-/// bytes].
-struct KVStoreView {
-  std::byte* const* pages = nullptr;  ///< (num_pages), in the store's memory space
-  std::int64_t num_pages = 0;
-  std::int64_t tiles_per_page = 1;
-  std::int64_t page_position = 0;  ///< position of slot 0 of page 0
-  std::int64_t begin = 0;          ///< the positions [begin, end) hold tokens
-  std::int64_t end = 0;
-
-  friend bool operator==(const KVStoreView&, const KVStoreView&) = default;
-};
-
-/// A run of consecutive tokens as rows: (count, kv_heads, key_dim) and (count, kv_heads,
-/// value_dim).
-template <class T>
-struct TokenSource {
-  const T* keys = nullptr;
-  const T* values = nullptr;
-  std::int64_t count = 0;
-};
-
-struct KVStoreOptions {
-  /// Tokens of a page, a multiple of 64; 0 stores the tiles flat, as one block that grows.
-  std::int64_t block_size = 0;
-  std::int64_t first_position = 0;  ///< position of the first token
-};
-
 /// The compressed history of one layer and sequence: whole tiles of 64 tokens and a last tile that
 /// fills in place.
 ///
@@ -52,7 +23,8 @@ struct KVStoreOptions {
 /// so any chunking of the same input gives byte-identical tiles. With key means that holds for
 /// appends of whole tiles: the append that begins a tile decides its mean. Forks share memory until
 /// one of them writes (paged: page by page). One thread at a time may change a store; a `view()`
-/// may be read by any number of threads until it does.
+/// may be read by any number of threads until it does. A store that has been moved from is empty,
+/// as after construction.
 /// @tparam Space a Kokkos memory space
 template <class Space>
 class CompressedKVStore {
@@ -63,8 +35,7 @@ class CompressedKVStore {
   /// own where
   ///               options.block_size > 0
   /// @throws Error(invalid_argument) for a block size that is no multiple of 64, fewer than 1 head,
-  /// or a pool that does
-  ///         not fit
+  /// or a pool that does not fit
   CompressedKVStore(const TileCodec<Space>& codec, int kv_heads, const KVStoreOptions& options = {},
                     std::shared_ptr<MemoryLedger> ledger = std::make_shared<MemoryLedger>(),
                     std::shared_ptr<PagePool<Space>> pool = nullptr)
@@ -77,12 +48,33 @@ class CompressedKVStore {
                checked_pool(codec, kv_heads, options, ledger_, std::move(pool)), ledger_),
         begin_(options.first_position),
         end_(begin_) {}
-  CompressedKVStore(CompressedKVStore&&) noexcept = default;
-  CompressedKVStore& operator=(CompressedKVStore&&) noexcept = default;
+  CompressedKVStore(CompressedKVStore&& other) noexcept
+      : CompressedKVStore(other, std::move(other.tiles_)) {
+    other.forget(other.options_.first_position);
+  }
+  CompressedKVStore& operator=(CompressedKVStore&& other) noexcept {
+    CompressedKVStore taken(std::move(other));
+    codec_ = taken.codec_;
+    kv_heads_ = taken.kv_heads_;
+    options_ = taken.options_;
+    ledger_ = taken.ledger_;
+    tiles_ = std::move(taken.tiles_);
+    begin_ = taken.begin_;
+    end_ = taken.end_;
+    return *this;
+  }
 
   /// Bytes of one page of a paged store, for its pool.
+  /// @throws Error(invalid_argument) for fewer than 1 head or a block size that is no positive
+  ///         multiple of 64 up to 2^30, Error(overflow) for more than 2^63 - 1 bytes
   [[nodiscard]] static std::size_t page_bytes(const TileFormat& format, int kv_heads,
                                               std::int64_t block_size) {
+    require(kv_heads >= 1, ErrorCode::invalid_argument,
+            "CompressedKVStore::page_bytes: kv_heads is ", kv_heads, ", expected 1 or more");
+    require(block_size > 0 && block_size % tile == 0 && block_size <= std::int64_t{1} << 30U,
+            ErrorCode::invalid_argument, "CompressedKVStore::page_bytes: block_size is ",
+            block_size, ", expected a positive multiple of 64 up to 2^30");
+    const ErrorContext context("CompressedKVStore::page_bytes: ");
     return static_cast<std::size_t>(checked_mul(
         checked_mul(static_cast<std::int64_t>(format.bytes()), kv_heads), block_size / tile));
   }
@@ -112,8 +104,7 @@ class CompressedKVStore {
   /// @param keys   (tokens, kv_heads, key_dim), finite; `T` is float, float16 or bfloat16
   /// @param values (tokens, kv_heads, value_dim), finite
   /// @throws Error(shape_mismatch), Error(non_finite), Error(capacity); the store is unchanged
-  /// then. Waits for `exec`.
-  ///         O(tokens). Same bits always.
+  /// then. Waits for `exec`. O(tokens). Same bits always.
   template <class T, class Exec>
   void append(const Exec& exec, const TokenRows<Space, T>& keys,
               const TokenRows<Space, T>& values) {
@@ -171,7 +162,7 @@ class CompressedKVStore {
   }
 
   /// Forgets everything and frees the memory; the next token has the first position.
-  void reset() noexcept { restart(options_.first_position); }
+  void reset() noexcept { forget(options_.first_position); }
 
   /// Forgets everything and frees the memory; the next token has position `position`.
   /// @throws Error(out_of_range) unless first_position <= position <= end()
@@ -179,10 +170,30 @@ class CompressedKVStore {
     require(position >= options_.first_position && position <= end_, ErrorCode::out_of_range,
             "CompressedKVStore::restart: position is ", position, ", expected ",
             options_.first_position, " to ", end_);
-    tiles_.drop_front(tiles_.end_tile() + tiles_.page_tiles());
-    tiles_.truncate(0);
-    begin_ = position;
-    end_ = position;
+    forget(position);
+  }
+
+  [[nodiscard]] detail::TileRun run_of(std::int64_t begin, std::int64_t end) const noexcept {
+    return {begin - options_.first_position, end - options_.first_position};
+  }
+  /// Copies all tiles to the host: (kv_heads, tiles, tile bytes) in host order, slots without a
+  /// token zero. Waits for `exec`. O(bytes).
+  template <class Exec>
+  [[nodiscard]] std::vector<std::byte> copy_out(const Exec& exec) const {
+    const auto address = [&](std::int64_t t) { return tiles_.address(t); };
+    return detail::copy_tiles_out<Space>(exec, codec_.format(), kv_heads_, run_of(begin_, end_),
+                                         address);
+  }
+  /// Fills an empty store with the tokens [begin, end), from tiles as `copy_out` gives them.
+  /// @throws Error(capacity); the store is unchanged then. Waits for `exec`. O(bytes).
+  template <class Exec>
+  void assign(const Exec& exec, std::int64_t begin, std::int64_t end,
+              std::vector<std::byte> tiles) {
+    const detail::TileRun run = run_of(begin, end);
+    Plan plan{tiles_.prepare(run.first(), run.first() + run.count()), 0, begin, end};
+    const auto address = [&](std::int64_t t) { return tiles_.address(plan.tiles, t); };
+    detail::copy_tiles_in<Space>(exec, codec_.format(), kv_heads_, run, std::move(tiles), address);
+    commit(std::move(plan));
   }
 
   /// A prepared append: everything that can fail has been done, nothing has changed.
@@ -310,6 +321,14 @@ class CompressedKVStore {
             "CompressedKVStore: pool->page_bytes() is ", pool->page_bytes(), ", expected ",
             detail::round_up_bytes(bytes));
     return pool;
+  }
+
+  /// Frees all tiles; the next token has position `position`.
+  void forget(std::int64_t position) noexcept {
+    tiles_.drop_front(tiles_.end_tile() + tiles_.page_tiles());
+    tiles_.truncate(0);
+    begin_ = position;
+    end_ = position;
   }
 
   [[nodiscard]] std::int64_t slot_tile(std::int64_t position) const noexcept {

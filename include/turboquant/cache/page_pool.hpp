@@ -21,7 +21,8 @@ struct PagePoolOptions {
 /// Pages of one size, made from allocations that never move.
 ///
 /// A page is shared by its owners and returns to the pool with the last one. The ledger's limit is
-/// hard. All use, page handles included, must be on one thread at a time.
+/// hard. All use, page handles included, must be on one thread at a time. Copies are handles of the
+/// same pool, and so is what a move leaves behind.
 /// @tparam Space a Kokkos memory space
 template <class Space>
 class PagePool {
@@ -47,6 +48,9 @@ class PagePool {
             ? options.slab_pages
             : (std::max<std::size_t>)(1, (std::size_t{1} << 16U) / state_->page_bytes);
   }
+
+  PagePool(const PagePool&) = default;
+  PagePool& operator=(const PagePool&) = default;
 
   /// A page nobody else has.
   /// @throws Error(capacity) beyond the ledger's limit; the pool is unchanged. O(1) amortised.

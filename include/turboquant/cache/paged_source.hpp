@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -91,7 +92,10 @@ void require_paged_source(const PagedSource<Space, T>& source,
           ": blocks.data() is null");
   require(first >= 0 && count >= 0, ErrorCode::invalid_argument, caller, ": first is ", first,
           " and count is ", count, ", expected 0 or more");
-  const std::int64_t needed = ceil_div(checked_add(first, count), source.block_size());
+  constexpr std::int64_t most = (std::numeric_limits<std::int64_t>::max)();
+  require(count <= most - first, ErrorCode::out_of_range, caller, ": first is ", first,
+          " and count is ", count, ", expected tokens before position ", most);
+  const std::int64_t needed = ceil_div(first + count, source.block_size());
   require(count == 0 || static_cast<std::int64_t>(block_table.size()) >= needed,
           ErrorCode::out_of_range, caller, ": block_table has ", block_table.size(),
           " entries, expected at least ", needed, " for tokens ", first, " to ", first + count);

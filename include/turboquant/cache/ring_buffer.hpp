@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/base/checked_math.hpp>
+#include <turboquant/cache/host_copy.hpp>
 #include <turboquant/cache/job_upload.hpp>
 #include <turboquant/cache/memory_ledger.hpp>
 #include <turboquant/cache/token_rows.hpp>
@@ -53,7 +54,7 @@ struct RowRange {
 ///
 /// A token is named by its position; the buffer holds the positions [begin, end). What leaves goes
 /// to the caller. Memory is allocated with the first token and shared by forks until one of them
-/// writes.
+/// writes. A buffer that has been moved from is empty, as after construction.
 /// @tparam Space a Kokkos memory space
 /// @tparam T     `float`, `float16` or `bfloat16`
 template <class Space, class T>
@@ -81,9 +82,14 @@ class RingBuffer {
             ErrorCode::invalid_argument, "RingBuffer: first_position is ", options.first_position,
             ", expected 0 to 2^40");
   }
-  RingBuffer(RingBuffer&&) noexcept = default;
-  RingBuffer& operator=(RingBuffer&&) noexcept = default;
-  RingBuffer& operator=(const RingBuffer&) = delete;
+  RingBuffer(RingBuffer&& other) noexcept : RingBuffer(std::as_const(other)) { other.reset(); }
+  RingBuffer& operator=(RingBuffer&& other) noexcept {
+    if (this != &other) {
+      *this = std::as_const(other);
+      other.reset();
+    }
+    return *this;
+  }
 
   /// A buffer of the same contents, which shares their memory until one of the two writes. O(1).
   [[nodiscard]] RingBuffer fork() const { return RingBuffer(*this); }
@@ -106,6 +112,10 @@ class RingBuffer {
   }  ///< (rows, kv_heads, value_dim)
   [[nodiscard]] std::int64_t rows() const noexcept { return storage_.rows; }
   [[nodiscard]] std::int64_t start() const noexcept { return start_; }
+  /// The memory of the rows.
+  [[nodiscard]] detail::ByteRange memory() const noexcept {
+    return {"the memory of the exact rows", storage_.memory.get(), bytes()};
+  }
 
   /// Appends tokens and hands those that leave to `sink`, oldest first.
   ///
@@ -114,13 +124,14 @@ class RingBuffer {
   /// @param sink   called at most three times as `sink(keys, values)` with rows of consecutive
   /// tokens, which are
   ///               valid until work submitted to `exec` during the call has run
-  /// @throws Error(shape_mismatch), Error(non_finite), Error(capacity), and what `sink` throws; the
-  /// buffer is
-  ///         unchanged then. Waits for `exec`. O(tokens). Same bits always.
+  /// @throws Error(shape_mismatch), Error(non_finite), Error(capacity), Error(invalid_argument) for
+  ///         rows in the buffer's own memory, and what `sink` throws; the buffer is unchanged then.
+  ///         Waits for `exec`. O(tokens). Same bits always.
   template <class Exec, class Sink>
   void append(const Exec& exec, const Rows& keys, const Rows& values, Sink&& sink) {
     const LedgerCall call(ledger_, "RingBuffer::append");
     const std::int64_t count = detail::require_rows("RingBuffer::append", keys, values, shape_);
+    detail::require_rows_apart("RingBuffer::append", keys, values, {memory()});
     detail::require_finite(exec, "RingBuffer::append", "keys", keys);
     detail::require_finite(exec, "RingBuffer::append", "values", values);
     const Plan plan = prepare(count, ring_begin_after(options_, begin_, checked_add(end_, count)));
@@ -145,7 +156,8 @@ class RingBuffer {
 
   /// Copies the contents in token order.
   /// @param keys_out   (size(), kv_heads, key_dim); `values_out` (size(), kv_heads, value_dim)
-  /// @throws Error(shape_mismatch). Waits for `exec`. O(size).
+  /// @throws Error(shape_mismatch), Error(invalid_argument) where the outputs overlap each other or
+  ///         the buffer. Waits for `exec`. O(size).
   template <class Exec>
   void read(const Exec& exec, const Kokkos::View<T***, Kokkos::LayoutRight, Space>& keys_out,
             const Kokkos::View<T***, Kokkos::LayoutRight, Space>& values_out) const {
@@ -153,6 +165,10 @@ class RingBuffer {
         detail::require_rows("RingBuffer::read", Rows(keys_out), Rows(values_out), shape_);
     require(count == size(), ErrorCode::shape_mismatch, "RingBuffer::read: keys_out.extent(0) is ",
             count, ", expected size() = ", size());
+    detail::require_apart(
+        "RingBuffer::read",
+        {detail::byte_range("keys_out", keys_out), detail::byte_range("values_out", values_out)},
+        {memory()});
     std::vector<detail::CopyJob<T>> jobs;
     std::int64_t row = 0;
     for (const RowRange& range : ranges(begin_, end_)) {
@@ -162,6 +178,41 @@ class RingBuffer {
     detail::JobUpload<Space> upload(ledger_);
     detail::copy_blocks<T>(exec, upload.put(exec, 0, jobs), jobs.size());
     exec.fence();
+  }
+
+  /// Copies the contents to the host in token order. Waits for `exec`. O(size).
+  template <class Exec>
+  void copy_out(const Exec& exec, std::vector<T>& keys, std::vector<T>& values) const {
+    keys.resize(static_cast<std::size_t>(size() * shape_.key_numbers()));
+    values.resize(static_cast<std::size_t>(size() * shape_.value_numbers()));
+    std::int64_t row = 0;
+    for (const RowRange& range : ranges(begin_, end_)) {
+      const auto copy = [&](const T* from, T* to, std::int64_t numbers) {
+        detail::copy_to_host<Space>(exec, from + range.first * numbers, to + row * numbers,
+                                    range.count * numbers);
+      };
+      copy(storage_.keys, keys.data(), shape_.key_numbers());
+      copy(storage_.values, values.data(), shape_.value_numbers());
+      row += range.count;
+    }
+  }
+
+  /// Replaces the contents by tokens [begin, begin + count), `count <= capacity()`, from rows on
+  /// the host.
+  /// @throws Error(capacity); the buffer is unchanged then. Waits for `exec`. O(count).
+  template <class Exec>
+  void assign(const Exec& exec, std::int64_t begin, std::int64_t count, const T* keys,
+              const T* values) {
+    Plan plan;
+    plan.begin = begin;
+    plan.end = begin + count;
+    if (count > 0) {
+      plan.storage = allocate(count);
+      detail::copy_from_host<Space>(exec, keys, plan.storage.keys, count * shape_.key_numbers());
+      detail::copy_from_host<Space>(exec, values, plan.storage.values,
+                                    count * shape_.value_numbers());
+    }
+    commit(plan);
   }
 
   /// Forgets the tokens from position `end` on; a position before `begin()` empties the buffer and
@@ -273,6 +324,14 @@ class RingBuffer {
   static constexpr std::int64_t first_rows = 256;
 
   RingBuffer(const RingBuffer&) = default;
+  RingBuffer& operator=(const RingBuffer&) = default;
+
+  void reset() noexcept {
+    storage_ = {};
+    start_ = 0;
+    begin_ = options_.first_position;
+    end_ = begin_;
+  }
 
   [[nodiscard]] std::size_t storage_bytes(std::int64_t rows) const noexcept {
     return detail::round_up_bytes(static_cast<std::size_t>(rows * shape_.key_numbers()) *

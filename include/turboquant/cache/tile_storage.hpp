@@ -49,8 +49,22 @@ class TileStorage {
         page_tiles_(page_tiles),
         pool_(std::move(pool)),
         ledger_(std::move(ledger)) {}
-  TileStorage(TileStorage&&) noexcept = default;
-  TileStorage& operator=(TileStorage&&) noexcept = default;
+  /// `other` is empty then, as after construction.
+  TileStorage(TileStorage&& other) noexcept
+      : TileStorage(other.tile_bytes_, other.kv_heads_, other.page_tiles_, other.pool_,
+                    other.ledger_) {
+    swap_tiles(other);
+  }
+  TileStorage& operator=(TileStorage&& other) noexcept {
+    TileStorage taken(std::move(other));
+    tile_bytes_ = taken.tile_bytes_;
+    kv_heads_ = taken.kv_heads_;
+    page_tiles_ = taken.page_tiles_;
+    pool_ = taken.pool_;
+    ledger_ = taken.ledger_;
+    swap_tiles(taken);
+    return *this;
+  }
   TileStorage& operator=(const TileStorage&) = delete;
 
   /// The same tiles, sharing all blocks.
@@ -284,6 +298,16 @@ class TileStorage {
   [[nodiscard]] std::size_t block_offset(std::int64_t tiles, std::int64_t head,
                                          std::int64_t tile) const noexcept {
     return static_cast<std::size_t>(head * tiles + tile) * tile_bytes_;
+  }
+
+  void swap_tiles(TileStorage& other) noexcept {
+    std::swap(extents_, other.extents_);
+    std::swap(end_tile_, other.end_tile_);
+    std::swap(first_tile_when_empty_, other.first_tile_when_empty_);
+    std::swap(tiles_merged_, other.tiles_merged_);
+    std::swap(table_, other.table_);
+    std::swap(table_room_, other.table_room_);
+    std::swap(table_valid_, other.table_valid_);
   }
 
   template <class Exec>

@@ -3,12 +3,14 @@
 #include <turboquant/base/error.hpp>
 #include <turboquant/device/encode_tiles.hpp>
 #include <turboquant/device/kokkos_compat.hpp>
+#include <turboquant/device/memory_overlap.hpp>
 #include <turboquant/device/row_view.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <string>
 
@@ -48,6 +50,15 @@ inline void require_valid(const char* caller, const KVShape& shape) {
   in_range("key_dim", shape.key_dim);
   in_range("value_dim", shape.value_dim);
 }
+
+/// A run of consecutive tokens as rows: (count, kv_heads, key_dim) and (count, kv_heads,
+/// value_dim).
+template <class T>
+struct TokenSource {
+  const T* keys = nullptr;
+  const T* values = nullptr;
+  std::int64_t count = 0;
+};
 
 namespace detail {
 
@@ -121,6 +132,13 @@ std::int64_t require_rows(const char* caller, const Rows& keys, const Rows& valu
           ": values.extent(0) is ", values.extent(0),
           ", expected keys.extent(0) = ", keys.extent(0));
   return static_cast<std::int64_t>(keys.extent(0));
+}
+
+/// Checks that rows to append are not in memory that the append writes.
+inline void require_rows_apart(const char* caller, const auto& keys, const auto& values,
+                               std::initializer_list<ByteRange> written) {
+  require_apart(caller, {byte_range("keys", keys)}, written);
+  require_apart(caller, {byte_range("values", values)}, written);
 }
 
 /// A block of numbers to copy inside one memory space.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/device/kokkos_compat.hpp>
+#include <turboquant/device/memory_overlap.hpp>
 #include <turboquant/device/runtime.hpp>
 #include <turboquant/device/tile_words.hpp>
 
@@ -110,10 +111,8 @@ void transcode_tiles(const ExecutionSpace& exec, const TileFormat& from,
               reinterpret_cast<std::uintptr_t>(out.data()) % detail::tile_alignment == 0,
           ErrorCode::invalid_argument, "transcode_tiles: tiles or out begins at no multiple of ",
           detail::tile_alignment, " bytes");
-  require(tiles.extent(0) == 0 || first + tiles.extent(0) <= out.data() ||
-              out.data() + out.extent(0) <= first,
-          ErrorCode::invalid_argument,
-          "transcode_tiles: out overlaps tiles, expected arrays that do not");
+  detail::require_apart("transcode_tiles", {detail::byte_range("out", out)},
+                        {detail::byte_range("tiles", tiles)});
   Kokkos::parallel_for("turboquant::transcode_tiles",
                        Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::int64_t>>(
                            exec, 0, static_cast<std::int64_t>(tiles.extent(0) / from.bytes())),

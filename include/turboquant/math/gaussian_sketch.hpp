@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 namespace turboquant {
 
@@ -22,19 +21,21 @@ namespace turboquant {
 /// are templates so that they are compiled only where they are used.
 class GaussianSketch {
  public:
+  /// Tells signs of this sketch from those of another class with the same seed.
+  static constexpr int kind = 1;
+
   /// @param dim  3 to 4,096
   /// @param seed selects S
   /// @throws Error(invalid_argument) for `dim`.
-  GaussianSketch(int dim, std::uint64_t seed) {
+  GaussianSketch(int dim, std::uint64_t seed) : seed_(seed) {
     require(dim >= 3 && dim <= 4096, ErrorCode::invalid_argument, "GaussianSketch: dim is ", dim,
             ", expected 3 to 4096");
     constexpr std::uint64_t stream = 0x516A6C53;  // apart from the streams of other generators
-    const std::vector<double> entries = detail::gaussian_matrix(dim, seed, stream);
-    using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    matrix_ = Eigen::Map<const Matrix>(entries.data(), dim, dim).cast<float>();
+    matrix_ = detail::rounded(detail::gaussian_matrix(dim, seed, stream), dim);
   }
 
   [[nodiscard]] int dim() const noexcept { return static_cast<int>(matrix_.rows()); }
+  [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
 
   /// The factor that makes `factor |r| S^T sign(S r)` unbiased: sqrt(pi / 2) / dim.
   [[nodiscard]] double factor() const noexcept { return std::sqrt(1.57079632679489661923) / dim(); }
@@ -62,6 +63,7 @@ class GaussianSketch {
     Eigen::Map<Eigen::VectorXf>(out.data(), dim()) = product;
   }
 
+  std::uint64_t seed_;
   HaarRotation::Matrix matrix_;
 };
 

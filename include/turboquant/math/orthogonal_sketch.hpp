@@ -2,6 +2,7 @@
 
 #include <turboquant/math/lloyd_max.hpp>
 
+#include <cstdint>
 #include <span>
 #include <utility>
 
@@ -14,11 +15,26 @@ namespace turboquant {
 template <class Rotation>
 class OrthogonalSketch {
  public:
+  /// Tells signs of this sketch from those of another class with the same seed; 0 where the
+  /// rotation has no `kind`.
+  static constexpr int kind = [] {
+    if constexpr (requires { Rotation::kind; }) {
+      return 1 + Rotation::kind;
+    } else {
+      return 0;
+    }
+  }();
+
   explicit OrthogonalSketch(Rotation rotation)
       : rotation_(std::move(rotation)),
         factor_(1 / (rotation_.dim() * mean_absolute_coordinate(rotation_.dim()))) {}
 
   [[nodiscard]] int dim() const noexcept { return rotation_.dim(); }
+  /// The rotation's, where it has one.
+  [[nodiscard]] std::uint64_t seed() const noexcept requires requires(const Rotation& rotation) {
+    rotation.seed();
+  }
+  { return rotation_.seed(); }
 
   /// The factor that makes `factor |r| S^T sign(S r)` unbiased for Haar S: 1 / (dim E|u_1|), u
   /// uniform on the sphere. The Gaussian constant in its place is too large by E|u_1| sqrt(pi dim /

@@ -21,17 +21,29 @@
 
 namespace turboquant {
 
+/// Which sketch made the signs of a batch; kept once per batch, as `CodeFormat` is.
+struct SketchFormat {
+  std::uint64_t seed = 0;  ///< 0 where the sketch names none
+  int kind = 0;  ///< 0 where it names none; the library's own use 1 (Gaussian), 2 (orthogonal from
+                 ///< Hadamard) and 3 (orthogonal from Haar)
+
+  friend bool operator==(const SketchFormat&, const SketchFormat&) = default;
+};
+
 /// A batch of vectors as Algorithm 2 stores them: the Algorithm 1 part, and per vector the signs
 /// and the length of the residual's sketch.
 struct EncodedSketches {
   EncodedVectors mse;
+  SketchFormat sketch;
   std::size_t sign_bytes = 0;       ///< bytes of signs per vector
   std::vector<std::uint8_t> signs;  ///< (count, sign_bytes), 1 bit per coordinate
   MetadataArray residual_scales;    ///< (count), |residual| / sqrt(dim)
 
   /// @param format of the Algorithm 1 part
-  EncodedSketches(std::size_t num_vectors, const CodeFormat& format, MetadataType type)
+  EncodedSketches(std::size_t num_vectors, const CodeFormat& format,
+                  const SketchFormat& sketch_format, MetadataType type)
       : mse(num_vectors, format, type),
+        sketch(sketch_format),
         sign_bytes(packed_bytes(static_cast<std::size_t>(format.dim), 1)),
         signs(num_vectors * sign_bytes),
         residual_scales(type, num_vectors) {}
@@ -51,7 +63,8 @@ struct EncodedSketches {
 /// The residual is taken against the stored (rounded) scale, so rounding adds no bias, and sketched
 /// in the rotated space. The expectation is over sketches: one fixed sketch errs in a fixed
 /// direction. A zero vector has both scales 0 and decodes to exact zeros; signs of multiples by
-/// powers of two are equal. The codes do not say which sketch made them: decode with an equal one.
+/// powers of two are equal. A sketch with a `seed()` and a `kind` marks what it encodes, so that
+/// another one is refused at decoding.
 /// @tparam Sketch `GaussianSketch` (the published method) or `OrthogonalSketch<...>`
 template <RandomRotation Rotation, class Sketch>
 class InnerProductQuantizer {
@@ -76,6 +89,10 @@ class InnerProductQuantizer {
   /// The quantizer of the Algorithm 1 part.
   [[nodiscard]] const MseQuantizer<Rotation>& mse() const noexcept { return mse_; }
   [[nodiscard]] const Sketch& sketch() const noexcept { return sketch_; }
+  /// What marks the signs that this quantizer writes and reads.
+  [[nodiscard]] SketchFormat sketch_format() const noexcept {
+    return {detail::seed_of(sketch_), detail::kind_of<Sketch>()};
+  }
   /// Bytes per vector: codes, signs and two scales.
   [[nodiscard]] std::size_t bytes_per_vector() const noexcept {
     return mse_.bytes_per_vector() + packed_bytes(static_cast<std::size_t>(dim()), 1) +
@@ -90,7 +107,7 @@ class InnerProductQuantizer {
     const std::size_t count = require_finite_rows("InnerProductQuantizer::encode", vectors, dim());
     const auto d = static_cast<std::size_t>(dim());
     const MetadataType metadata = mse_.options().metadata;
-    EncodedSketches encoded(count, mse_.format(), metadata);
+    EncodedSketches encoded(count, mse_.format(), sketch_format(), metadata);
     typename MseQuantizer<Rotation>::Scratch scratch(d);
     std::vector<float> residual(d);
     std::vector<float> sketched(d);
@@ -211,6 +228,11 @@ class InnerProductQuantizer {
   void check_encoded(const char* caller, const EncodedSketches& encoded,
                      std::size_t elements) const {
     require_encoded(caller, encoded.mse, mse_.format(), mse_.options().metadata, elements);
+    const SketchFormat sketch = sketch_format();
+    require(encoded.sketch.kind == sketch.kind, ErrorCode::shape_mismatch, caller,
+            ": encoded.sketch.kind is ", encoded.sketch.kind, ", expected ", sketch.kind);
+    require(encoded.sketch.seed == sketch.seed, ErrorCode::shape_mismatch, caller,
+            ": encoded.sketch.seed is ", encoded.sketch.seed, ", expected ", sketch.seed);
     const std::size_t expected = packed_bytes(static_cast<std::size_t>(dim()), 1);
     require(encoded.residual_scales.type() == mse_.options().metadata, ErrorCode::shape_mismatch,
             caller, ": encoded.residual_scales has ",

@@ -20,28 +20,42 @@ concept RandomRotation = std::copy_constructible<R> &&
   rotation.apply_inverse(in, out);
 };
 
-/// `rotation.seed()`, or 0 for a rotation that has none.
-template <RandomRotation R>
-[[nodiscard]] std::uint64_t rotation_seed(const R& rotation) noexcept {
+namespace detail {
+
+template <class T>
+[[nodiscard]] std::uint64_t seed_of(const T& transform) noexcept {
   if constexpr (requires {
-                  { rotation.seed() } -> std::convertible_to<std::uint64_t>;
+                  { transform.seed() } -> std::convertible_to<std::uint64_t>;
                 }) {
-    return rotation.seed();
+    return transform.seed();
   } else {
     return 0;
   }
 }
 
-/// `R::kind`, or 0 for a rotation that has none; the library's own use 1 (Hadamard) and 2 (Haar).
-template <RandomRotation R>
-[[nodiscard]] constexpr int rotation_kind() noexcept {
+template <class T>
+[[nodiscard]] constexpr int kind_of() noexcept {
   if constexpr (requires {
-                  { R::kind } -> std::convertible_to<int>;
+                  { T::kind } -> std::convertible_to<int>;
                 }) {
-    return R::kind;
+    return T::kind;
   } else {
     return 0;
   }
+}
+
+}  // namespace detail
+
+/// `rotation.seed()`, or 0 for a rotation that has none.
+template <RandomRotation R>
+[[nodiscard]] std::uint64_t rotation_seed(const R& rotation) noexcept {
+  return detail::seed_of(rotation);
+}
+
+/// `R::kind`, or 0 for a rotation that has none; the library's own use 1 (Hadamard) and 2 (Haar).
+template <RandomRotation R>
+[[nodiscard]] constexpr int rotation_kind() noexcept {
+  return detail::kind_of<R>();
 }
 
 }  // namespace turboquant

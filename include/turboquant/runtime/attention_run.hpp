@@ -4,6 +4,7 @@
 #include <turboquant/base/float16.hpp>
 #include <turboquant/cache/capture_engine.hpp>
 #include <turboquant/cache/job_upload.hpp>
+#include <turboquant/device/memory_overlap.hpp>
 #include <turboquant/math/softmax_state.hpp>
 
 #include <algorithm>
@@ -65,10 +66,10 @@ template <class T>
 }
 
 /// Checks queries (..., query_heads, key_dim), output (..., query_heads, value_dim) and lse (...,
-/// query_heads).
-template <class Queries, class Output, class Lse, class SinkLogits>
+/// query_heads), which must not overlap, and the options.
+template <class Queries, class Output, class Lse, class Space>
 void require_outputs(const char* caller, const KVShape& shape, const Queries& queries,
-                     const Output& output, const Lse& lse, const SinkLogits& sink_logits) {
+                     const Output& output, const Lse& lse, const AttentionOptions<Space>& options) {
   constexpr std::size_t axes = Lse::rank;
   const auto check_extent = [&](const char* name, std::size_t axis, std::size_t is,
                                 std::size_t expected) {
@@ -88,9 +89,14 @@ void require_outputs(const char* caller, const KVShape& shape, const Queries& qu
   require(queries.span_is_contiguous() && output.span_is_contiguous() && lse.span_is_contiguous(),
           ErrorCode::shape_mismatch, caller,
           ": queries, output or lse has padding between its rows, expected contiguous rows");
+  const auto& sink_logits = options.sink_logits;
   require(sink_logits.extent(0) == 0 || sink_logits.extent(0) == heads, ErrorCode::shape_mismatch,
           caller, ": sink_logits.extent(0) is ", sink_logits.extent(0),
           ", expected 0 or the query heads, ", heads);
+  require_apart(caller, {byte_range("output", output), byte_range("lse", lse)},
+                {byte_range("queries", queries), byte_range("sink_logits", sink_logits)});
+  require_logits(caller, options.sm_scale, options.logits_soft_cap);
+  require_exactness(caller, options.exactness);
 }
 
 /// Takes the output over more tokens into the output so far; one work item a query row.

@@ -91,9 +91,11 @@ inline void require_layers(const std::vector<LayerOptions>& layers) {
               "CacheManager: layers[", i, "].source is ", source,
               ", expected a layer with a cache of its own");
     } else if (layer.codec) {
-      require(layer.capture.block_size > 0, ErrorCode::invalid_argument, "CacheManager: layers[", i,
-              "].capture.block_size is ", layer.capture.block_size,
-              ", expected a positive multiple of 64");
+      const std::int64_t block_size = layer.capture.block_size;
+      require(block_size > 0 && block_size % std::int64_t{TileFormat::tokens} == 0 &&
+                  block_size <= std::int64_t{1} << 30U,
+              ErrorCode::invalid_argument, "CacheManager: layers[", i, "].capture.block_size is ",
+              block_size, ", expected a positive multiple of 64 up to 2^30");
     }
     require(layer.has_cache || !layer.codec, ErrorCode::invalid_argument, "CacheManager: layers[",
             i, "] has a codec, expected none where has_cache is false");
