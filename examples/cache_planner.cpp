@@ -154,6 +154,13 @@ std::string memory_text(const std::string& memory, std::int64_t bytes) {
   return text;
 }
 
+/// What a reader of the plan should know, of the model and of the plan.
+std::vector<std::string> all_notes(const ModelConfig& model, const CachePlan& plan) {
+  std::vector<std::string> notes = model.notes;
+  notes.insert(notes.end(), plan.notes.begin(), plan.notes.end());
+  return notes;
+}
+
 /// Whether any layout has room for anything.
 bool anything_fits(const CachePlan& plan) {
   const auto fits = [](const PoolPlan& pool) {
@@ -166,7 +173,7 @@ void print_plan(std::ostream& out, const std::string& name, const ModelConfig& m
                 const PlanOptions& options, const std::string& memory, const CachePlan& plan) {
   const std::string dense(to_string(options.dense_dtype.value_or(model.dtype)));
   out << name << ": " << model.num_layers() << " layers, told by " << model.layer_rule << '\n';
-  for (const std::string& note : model.notes) {
+  for (const std::string& note : all_notes(model, plan)) {
     out << "  note: " << note << '\n';
   }
   if (!model.mtp_layers.empty()) {
@@ -275,7 +282,7 @@ nlohmann::json plan_json(const std::string& name, const ModelConfig& model,
                          {"is_hybrid", model.is_hybrid()},
                          {"full_attention_layers", model.full_attention_layers()},
                          {"mtp_layers", model.mtp_layers},
-                         {"notes", model.notes},
+                         {"notes", all_notes(model, plan)},
                          {"preset", options.codec ? options.codec->name : "none"},
                          {"memory_bytes", options.memory_bytes},
                          {"context_tokens", options.context_tokens},

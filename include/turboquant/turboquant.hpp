@@ -154,11 +154,14 @@
 #include <turboquant/model/choice_knapsack.hpp>
 #include <turboquant/model/hf_bit_plan.hpp>
 #include <turboquant/model/hf_config.hpp>
+#include <turboquant/model/hf_config_defaults.hpp>
+#include <turboquant/model/hf_config_families.hpp>
 #include <turboquant/model/hf_config_fields.hpp>
 #include <turboquant/model/hf_config_json.hpp>
 #include <turboquant/model/hf_config_layers.hpp>
 #include <turboquant/model/hf_config_rules.hpp>
 #include <turboquant/model/hf_config_state.hpp>
+#include <turboquant/model/hf_config_widths.hpp>
 #include <turboquant/model/hybrid_alignment.hpp>
 #include <turboquant/model/knapsack_bound.hpp>
 #include <turboquant/model/layer_cache.hpp>

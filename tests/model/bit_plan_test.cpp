@@ -162,6 +162,28 @@ TEST_CASE("what tiles do not have is refused, with layer, field, value and expec
   CHECK(mentions(message(ErrorCode::invalid_argument, codec), "layers[1].value_codec is 255"));
 }
 
+TEST_CASE("pages hold the slots of tiles, for every preset and every width that tiles have") {
+  std::int64_t num_odd = 0;
+  for (const CacheCodec& preset : cache_presets) {
+    CAPTURE(preset.name);
+    const LayerCodec codec = layer_codec(preset);
+    for (std::int64_t dim = 16; dim <= 576; dim += 8) {
+      if (preset.value_group != 0 && dim % preset.value_group != 0) {
+        continue;  // no tile has a group that ends before the values do
+      }
+      CAPTURE(dim);
+      const std::int64_t tile = slot_bytes(codec, dim, dim);
+      const std::int64_t page = TurboQuantConfig(preset, dim).slot_size_aligned();
+      // Published pages have one byte more where a slot is odd; others, and pages planned with the
+      // codec of the tiles, have none.
+      REQUIRE(page == tile + (preset.even_slot ? tile % 2 : 0));
+      REQUIRE(TurboQuantConfig(cache_codec(codec), dim).slot_size_aligned() == tile);
+      num_odd += preset.even_slot ? tile % 2 : 0;
+    }
+  }
+  CHECK(num_odd == 35);
+}
+
 TEST_CASE("sizes that do not fit are refused") {
   for (const std::int64_t dim : {-8, 0, 8, 20, 100, 584}) {
     CHECK(mentions(error_of(ErrorCode::unsupported, [&] { (void)slot_bytes(bits(3, 3), dim, 64); }),

@@ -259,16 +259,17 @@ TEST_CASE("a plan that compresses nothing is an error that says why") {
                             R"("head_dim":64,"n_groups":1,"state_size":128,"conv_kernel":4})";
   CHECK(mentions(refusal(mamba, options), "no attention layer"));
   CHECK(mentions(refusal(R"({"model_type":"mistral","num_hidden_layers":2,"sliding_window":64,)"
-                         R"("num_attention_heads":4,"head_dim":64})",
+                         R"("num_attention_heads":4,"num_key_value_heads":4,"head_dim":64})",
                          options),
                  "only a window"));
   CHECK(mentions(refusal(R"({"num_hidden_layers":4,"kv_lora_rank":512,"qk_rope_head_dim":64,)"
                          R"("num_attention_heads":4})",
                          options),
                  "latents"));
-  CHECK(
-      mentions(refusal(R"({"num_hidden_layers":4,"num_attention_heads":4,"head_dim":64})", options),
-               "every full-attention layer is skipped"));
+  CHECK(mentions(
+      refusal(R"({"num_hidden_layers":4,"num_attention_heads":4,"head_dim":64})", options),
+      "every full-attention layer is skipped, by skip_layers or the boundary protection of "
+      "boundary_layers"));
   // Without a codec the same models can be planned.
   CHECK(plan_cache(parse_model_config(mamba), options_for("")).kv_bytes == 0);
 }
@@ -287,6 +288,66 @@ TEST_CASE("three layers keep the middle one compressed") {
   const CachePlan plan = plan_cache(dense_model(3, 8, 128), options_for("turboquant_k3v4_nc"));
   CHECK(plan.skip.layers == std::vector<std::int64_t>{0, 2});
   CHECK(plan.num_compressed_layers == 1);
+}
+
+TEST_CASE("a window that holds the whole context is planned as full attention") {
+  const ModelConfig mistral = parse_model_config(
+      R"({"model_type":"mistral","num_hidden_layers":32,"num_attention_heads":32,)"
+      R"("num_key_value_heads":8,"head_dim":128,"sliding_window":4096})");
+  const ModelConfig dense = dense_model(32, 8, 128);
+  for (const std::int64_t context : {1, 4095, 4096}) {
+    const PlanOptions options = options_for("turboquant_k3v4_nc", context);
+    const CachePlan plan = plan_cache(mistral, options);
+    CHECK(plan.num_compressed_layers == 28);
+    CHECK(plan.kv_bytes == plan_cache(dense, options).kv_bytes);
+    CHECK(plan.dense_kv_bytes == plan_cache(dense, options).dense_kv_bytes);
+    REQUIRE(plan.notes.size() == 1);
+    CHECK(mentions(plan.notes[0], "32 layers have a window of at least"));
+    CHECK(plan_cache(dense, options).notes.empty());
+  }
+  CHECK(mentions(error_of(ErrorCode::unsupported,
+                          [&] { (void)plan_cache(mistral, options_for("tq_k3v4", 4097)); }),
+                 "shorter than context_tokens"));
+  CHECK(mistral.layers[0].attention == AttentionKind::sliding);
+}
+
+TEST_CASE("a layer's own codec goes before boundary protection, not before a user's skip list") {
+  const ModelConfig model = dense_model(32, 8, 128);
+  PlanOptions options = options_for("turboquant_k3v4_nc");
+  for (const std::int64_t layer : {0, 1, 15, 30, 31}) {
+    options.layer_codecs = {{layer, find_cache_preset("turboquant_k8v4")}};
+    const CachePlan plan = plan_cache(model, options);
+    CHECK(class_named(plan, "turboquant_k8v4").layers == std::vector<std::int64_t>{layer});
+    CHECK(plan.num_compressed_layers == (layer == 15 ? 28 : 29));
+    options.skip_layers = {std::to_string(layer)};
+    CHECK(mentions(error_of(ErrorCode::invalid_argument, [&] { (void)plan_cache(model, options); }),
+                   "gives layer " + std::to_string(layer) + " the codec"));
+    options.skip_layers.clear();
+  }
+}
+
+TEST_CASE("Gemma 3n: the last layers own no cache, so that theirs is compressed") {
+  const CachePlan plan = plan_cache(parse_model_config(R"({"model_type":"gemma3n_text"})"),
+                                    options_for("turboquant_k3v4_nc", 32768));
+  // Layers 4, 9, 14 and 19, and 24, 29 and 34, which read the last of them.
+  CHECK(plan.num_compressed_layers == 7);
+  CHECK(plan.skip.layers == std::vector<std::int64_t>{0, 1});
+}
+
+TEST_CASE("RecurrentGemma and RWKV 4 are counted, without anything to compress") {
+  const ModelConfig gemma = parse_model_config(
+      R"({"model_type":"recurrent_gemma","num_hidden_layers":26,"hidden_size":2560,)"
+      R"("num_attention_heads":10,"num_key_value_heads":1,"head_dim":256,"lru_width":2560,)"
+      R"("attention_window_size":2048,"block_types":["recurrent","recurrent","attention"]})");
+  const CachePlan plan = plan_cache(gemma, options_for("", 8192));
+  CHECK(plan.state_bytes == 18 * 2560 * (3 * 2 + 4));
+  CHECK(plan.kv_bytes == 8 * 2048 * 256 * 2 * 2);
+  CHECK(mentions(error_of(ErrorCode::unsupported,
+                          [&] { (void)plan_cache(gemma, options_for("tq_k3v4", 8192)); }),
+                 "only a window"));
+  const ModelConfig rwkv =
+      parse_model_config(R"({"model_type":"rwkv","num_hidden_layers":12,"hidden_size":768})");
+  CHECK(plan_cache(rwkv, options_for("")).state_bytes == 12 * 768 * (2 * 2 + 3 * 4));
 }
 
 TEST_CASE("options outside their domain") {

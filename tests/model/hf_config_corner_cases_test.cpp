@@ -44,6 +44,12 @@ TEST_CASE("an explicit null is an absent field, for every field that is read") {
       R"("global_head_dim":null,"num_kv_shared_layers":null,"kv_lora_rank":null,)"
       R"("num_nextn_predict_layers":null,"model_type":null,"torch_dtype":null,)"
       R"("mamba_d_state":null,"cross_attention_layers":null,"attention_multiplier":null,)"
+      R"("mixer_types":null,"attention_layers":null,"attn":null,"layer_group_size":null,)"
+      R"("sliding_window_layers":null,"global_attn_every_n_layers":null,"use_mla":null,)"
+      R"("v_head_dim":null,"multi_query":null,"multi_query_attention":null,"attn_config":null,)"
+      R"("num_attention_groups":null,"attention_other_setting":null,"num_kv_reuse_layers":null,)"
+      R"("use_cla":null,"cla_share_factor":null,"attn_logit_softcapping":null,"index_topk":null,)"
+      R"("full_attention_idx":null,"rope_scaling":null,"max_position_embeddings":null,)"
       R"("num_attention_heads":32,"hidden_size":4096)");
   CHECK(model.full_attention_layers() == Indices{0, 1, 2, 3});
   CHECK(model.layers[0].num_kv_heads == 32);
@@ -214,9 +220,11 @@ TEST_CASE("a hybrid whose attention layers nothing names is refused") {
         error_of(ErrorCode::unsupported, [&] { (void)four_layers(fields); });
     CHECK(mentions(message, "nothing that names its attention layers"));
     for (const std::string_view looked_for :
-         {"layer_types", "layers_block_type", "attn_type_list", "hybrid_override_pattern",
-          "linear_attn_config", "full_attn_idxs", "attn_layer_indices", "hybrid_layer_ids",
-          "attn_layer_period", "mamba_step", "mb_per_layer", "full_attention_interval"}) {
+         {"layer_types", "layers_block_type", "mixer_types", "attention_layers",
+          "sliding_window_layers", "attn.layers", "layer_group_size", "attn_type_list",
+          "hybrid_override_pattern", "linear_attn_config", "full_attn_idxs", "attn_layer_indices",
+          "hybrid_layer_ids", "attn_layer_period", "mamba_step", "mb_per_layer",
+          "full_attention_interval"}) {
       CHECK(mentions(message, looked_for));
     }
   }

@@ -203,6 +203,34 @@ TEST_CASE("bits of single layers") {
            [&] { (void)assign_layer_caches(alternating(4, 0), options); });
 }
 
+TEST_CASE("a layer has one codec, and none where it is skipped") {
+  const ModelConfig model = dense_model(4, 8, 128);
+  LayerCacheOptions options = with_preset("turboquant_k3v4_nc");
+  const auto refusal = [&] {
+    return error_of(ErrorCode::invalid_argument,
+                    [&] { (void)assign_layer_caches(model, options); });
+  };
+  const CacheCodec k8v4 = find_cache_preset("turboquant_k8v4");
+  for (std::int64_t layer = 0; layer < 4; ++layer) {
+    options.layer_codecs = {{layer, k8v4}, {layer, k8v4}};
+    CHECK(mentions(refusal(), "names layer " + std::to_string(layer) + " twice"));
+    options.layer_codecs = {{layer, k8v4}};
+    options.skip.layers = {layer};
+    CHECK(mentions(refusal(), "gives layer " + std::to_string(layer) + " the codec"));
+    options.skip.layers = {(layer + 1) % 4};
+    CHECK(compressed(assign_layer_caches(model, options)[static_cast<std::size_t>(layer)])
+              ->config.name() == "turboquant_k8v4");
+    options.skip = {};
+  }
+  // Skipping a reader skips what it reads.
+  const ModelConfig shared = alternating(10, 4);
+  options.layer_codecs = {{5, k8v4}};
+  options.skip.layers = {9};
+  CHECK(mentions(
+      error_of(ErrorCode::invalid_argument, [&] { (void)assign_layer_caches(shared, options); }),
+      "gives layer 5 the codec"));
+}
+
 TEST_CASE("heads are shared among ranks or replicated") {
   LayerCacheOptions options = with_preset("turboquant_k3v4_nc");
   const auto heads = [&](std::int64_t kv_heads, std::int64_t ranks) {

@@ -85,6 +85,29 @@ TEST_CASE("windows alone do not make a hybrid") {
   CHECK(get_boundary_skip_layers(model, 1, {.protect_full_attention_list = true}) == Indices{3, 5});
 }
 
+TEST_CASE("a boundary layer that reads another layer's cache protects nothing") {
+  // As in Gemma 3n: layers 20..34 read 18 (windowed) or 19 (full).
+  ModelConfig model = dense_model(35, 2, 256);
+  for (std::int64_t i = 0; i < 35; ++i) {
+    LayerConfig& layer = model.layers[static_cast<std::size_t>(i)];
+    layer.attention = i % 5 == 4 ? AttentionKind::full : AttentionKind::sliding;
+    if (i >= 20) {
+      layer.kv_source = i % 5 == 4 ? 19 : 18;
+    }
+  }
+  CHECK(get_boundary_skip_layers(model) == Indices{0, 1});
+  CHECK(get_boundary_skip_layers(model, 2, {.protect_full_attention_list = true}) == Indices{4, 9});
+  // The source itself may be at the boundary.
+  const Indices wide = get_boundary_skip_layers(model, 16);
+  CHECK(wide.size() == 17);
+  CHECK(wide.back() == 19);
+  for (std::int64_t n = 0; n <= 40; ++n) {
+    for (const std::int64_t layer : get_boundary_skip_layers(model, n)) {
+      CHECK(model.cache_owner(layer) == layer);
+    }
+  }
+}
+
 TEST_CASE("a negative n is an error") {
   CHECK(mentions(error_of(ErrorCode::invalid_argument,
                           [] { (void)get_boundary_skip_layers(dense_model(8, 1, 64), -1); }),

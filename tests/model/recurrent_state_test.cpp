@@ -86,6 +86,22 @@ TEST_CASE("speculative tokens ask for states of their own") {
   CHECK(spec.arrays.front().shape == std::vector<std::int64_t>{6, 8192});
 }
 
+TEST_CASE("RG-LRU shares its channels among ranks, RWKV 4 its sums but not the rows it keeps") {
+  const auto bytes_of = [](RecurrentKind kind, std::int64_t ranks) {
+    RecurrentGeometry geometry;
+    geometry.kind = kind;
+    geometry.inner_size = 2560;
+    geometry.conv_kernel = 4;
+    geometry.state_dtype = CacheDType::float32;
+    return recurrent_state_spec(geometry, {.tensor_parallel = ranks}).page_size_bytes();
+  };
+  for (const std::int64_t ranks : {1, 2, 4}) {
+    CHECK(bytes_of(RecurrentKind::rg_lru, ranks) == 2560 / ranks * (3 * 2 + 4));
+    CHECK(bytes_of(RecurrentKind::rwkv4, ranks) == 2560 * 2 * 2 + 2560 / ranks * 3 * 4);
+  }
+  error_of(ErrorCode::invalid_argument, [&] { (void)bytes_of(RecurrentKind::rg_lru, 3); });
+}
+
 TEST_CASE("sizes outside their domain") {
   const auto refuse = [](RecurrentGeometry geometry, RecurrentStateOptions options,
                          std::string_view field) {

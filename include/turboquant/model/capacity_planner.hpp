@@ -5,6 +5,7 @@
 #include <turboquant/model/layer_cache.hpp>
 #include <turboquant/model/pool_plan.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -28,6 +29,7 @@ struct PlanOptions {
   std::vector<std::string> skip_layers{};  ///< absolute indices and names, beside the boundary's
   std::int64_t boundary_layers = 2;        ///< n of `get_boundary_skip_layers`
   BoundaryOptions boundary{};
+  /// Codecs of single layers by absolute index, before `codec` and boundary protection.
   std::vector<std::pair<std::int64_t, CacheCodec>> layer_codecs{};
   std::optional<CacheDType> dense_dtype{};  ///< of uncompressed caches; default the model's
   std::optional<std::int64_t> recurrent_state_bytes{};
@@ -43,8 +45,9 @@ struct PlanOptions {
 struct CachePlan {
   std::vector<LayerCache> caches{};  ///< one per layer
   std::vector<LayerClass> classes{};
-  SkipList skip{};                  ///< user's entries and boundary protection
-  std::array<PoolPlan, 3> pools{};  ///< lcm, padded, separate_pools
+  SkipList skip{};                   ///< user's entries and boundary protection
+  std::vector<std::string> notes{};  ///< what the plan took for granted
+  std::array<PoolPlan, 3> pools{};   ///< lcm, padded, separate_pools
   UnificationStrategy recommended = UnificationStrategy::lcm;
   std::string reason{};  ///< why it is recommended, with numbers
   PoolPlan baseline{};   ///< the uncompressed cache under its own best strategy
@@ -153,11 +156,14 @@ inline void require_compressed(const ModelConfig& model, const PlanOptions& opti
   if (!options.codec || num_compressed > 0) {
     return;
   }
-  std::string_view why = "every full-attention layer is skipped";
+  std::string_view why =
+      "every full-attention layer is skipped, by skip_layers or the boundary protection of "
+      "boundary_layers";
   if (model.attention_presence() == AttentionPresence::none) {
     why = "the model has no attention layer";
   } else if (model.attention_presence() == AttentionPresence::windowed_only) {
-    why = "every attention layer keeps only a window, which stays exact";
+    why =
+        "every attention layer keeps only a window shorter than context_tokens, which stays exact";
   } else if (model.mla) {
     why = "its full attention caches latents, which these codecs do not compress";
   }
@@ -223,6 +229,8 @@ inline std::int64_t own_state_block(const std::vector<LayerClass>& classes,
 
 /// Plans the cache of `model`: which layers compress, what pages cost, what fits, what is wasted.
 ///
+/// A layer whose window holds the whole context is planned as full attention. A codec of
+/// `layer_codecs` goes before boundary protection; a layer of `skip_layers` may not have one.
 /// All three unification strategies are computed and one is recommended, by the bytes allocated for
 /// a sequence averaged over lengths up to the context, then by prefix granularity. Ratios compare
 /// with the same model uncompressed, counting window and state as they are. O(layers),
@@ -233,18 +241,25 @@ inline std::int64_t own_state_block(const std::vector<LayerClass>& classes,
 ///         Error(unsupported) when a codec is given and no layer can use it.
 [[nodiscard]] inline CachePlan plan_cache(const ModelConfig& model, const PlanOptions& options) {
   detail::require_options(options);
+  ModelConfig planned = model;
+  const std::int64_t widened = widen_windows(planned, options.context_tokens);
   const std::int64_t chunk = options.mamba_chunk_size.value_or(
-      model.recurrent && model.recurrent->chunk_size ? *model.recurrent->chunk_size : 256);
+      planned.recurrent && planned.recurrent->chunk_size ? *planned.recurrent->chunk_size : 256);
   detail::require_between("plan_cache", "mamba_chunk_size", chunk, 1, 1 << 20);
 
   CachePlan plan;
-  plan.num_layers = model.num_layers();
+  plan.num_layers = planned.num_layers();
+  if (widened > 0) {
+    plan.notes.push_back(std::to_string(widened) + " layers have a window of at least " +
+                         std::to_string(options.context_tokens) +
+                         " tokens, the context: full attention");
+  }
   plan.skip = merge_skip_layers(options.skip_layers);
   LayerCacheOptions cache_options;
   cache_options.codec = options.codec;
   cache_options.layer_codecs = options.layer_codecs;
   cache_options.block_size = options.block_size;
-  if (options.mamba_cache_mode == MambaCacheMode::all && model.is_hybrid()) {
+  if (options.mamba_cache_mode == MambaCacheMode::all && planned.is_hybrid()) {
     cache_options.block_size =
         round_up(options.block_size, checked_lcm(chunk, options.kernel_alignment));
   }
@@ -253,26 +268,29 @@ inline std::int64_t own_state_block(const std::vector<LayerClass>& classes,
   cache_options.dense_dtype = options.dense_dtype;
   cache_options.recurrent_state_bytes = options.recurrent_state_bytes;
   // A user's entry must name a layer with attention; boundary protection skips what it finds.
-  static_cast<void>(detail::skipped_owners(model, plan.skip));
+  static_cast<void>(detail::skipped_owners(planned, plan.skip));
   std::vector<std::int64_t> boundary;
   for (const std::int64_t layer :
-       get_boundary_skip_layers(model, options.boundary_layers, options.boundary)) {
-    if (model.layers[static_cast<std::size_t>(layer)].attention != AttentionKind::none) {
+       get_boundary_skip_layers(planned, options.boundary_layers, options.boundary)) {
+    const bool has_codec = std::any_of(options.layer_codecs.begin(), options.layer_codecs.end(),
+                                       [&](const auto& entry) { return entry.first == layer; });
+    if (planned.layers[static_cast<std::size_t>(layer)].attention != AttentionKind::none &&
+        !has_codec) {
       boundary.push_back(layer);
     }
   }
   plan.skip = merge_skip_layers(options.skip_layers, boundary);
   cache_options.skip = plan.skip;
-  plan.caches = assign_layer_caches(model, cache_options);
+  plan.caches = assign_layer_caches(planned, cache_options);
   plan.classes = classify_layers(plan.caches);
-  for (std::int64_t i = 0; i < model.num_layers(); ++i) {
-    const auto owner = static_cast<std::size_t>(model.cache_owner(i));
+  for (std::int64_t i = 0; i < planned.num_layers(); ++i) {
+    const auto owner = static_cast<std::size_t>(planned.cache_owner(i));
     plan.num_compressed_layers +=
         std::holds_alternative<TQFullAttentionSpec>(plan.caches[owner].attention) ? 1 : 0;
   }
-  detail::require_compressed(model, options, plan.num_compressed_layers);
-  require(!plan.classes.empty(), ErrorCode::unsupported, "plan_cache: none of ", model.num_layers(),
-          " layers keeps a cache");
+  detail::require_compressed(planned, options, plan.num_compressed_layers);
+  require(!plan.classes.empty(), ErrorCode::unsupported, "plan_cache: none of ",
+          planned.num_layers(), " layers keeps a cache");
 
   PoolProblem problem;
   problem.memory_bytes = options.memory_bytes;
@@ -288,7 +306,8 @@ inline std::int64_t own_state_block(const std::vector<LayerClass>& classes,
   cache_options.codec.reset();
   cache_options.layer_codecs.clear();
   cache_options.skip = {};
-  const std::vector<LayerClass> dense = classify_layers(assign_layer_caches(model, cache_options));
+  const std::vector<LayerClass> dense =
+      classify_layers(assign_layer_caches(planned, cache_options));
   problem.state_block_size = detail::own_state_block(dense, options, chunk);
   const std::array<PoolPlan, 3> dense_pools = detail::plan_all_pools(dense, problem);
   plan.baseline = dense_pools.at(

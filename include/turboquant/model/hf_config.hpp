@@ -2,8 +2,10 @@
 
 #include <turboquant/model/hf_config_layers.hpp>
 #include <turboquant/model/hf_config_state.hpp>
+#include <turboquant/model/hf_config_widths.hpp>
 #include <turboquant/model/model_config.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -50,154 +52,50 @@ inline std::int64_t count_mtp_layers(const ConfigFields& fields) {
   return pattern ? static_cast<std::int64_t>(pattern->size()) : 0;
 }
 
-inline void apply_windows(const ConfigFields& fields, std::vector<LayerConfig>& layers) {
-  for (LayerConfig& layer : layers) {
-    if (layer.attention == AttentionKind::sliding) {
-      layer.window =
-          fields.size({"sliding_window", "sliding_window_size", "attention_window_size"});
+/// Tokens of every windowed layer that has none yet: the file's, else the class's.
+inline void apply_windows(const ConfigFields& fields, ModelConfig& model) {
+  for (LayerConfig& layer : model.layers) {
+    if (layer.attention == AttentionKind::sliding && !layer.window) {
+      layer.window = or_default(fields.size({"sliding_window", "sliding_window_size",
+                                             "attention_window_size", "window_size"}),
+                                class_defaults(model.model_type).window);
     } else if (layer.attention == AttentionKind::chunked) {
       layer.window = fields.size("attention_chunk_size");
     }
   }
 }
 
-/// The last `num_kv_shared_layers` layers read the cache of the last earlier layer of their kind.
-inline void apply_kv_sharing(const ConfigFields& fields, std::vector<LayerConfig>& layers) {
-  const auto num_layers = static_cast<std::int64_t>(layers.size());
-  const std::int64_t shared = fields.integer("num_kv_shared_layers", 0, num_layers - 1).value_or(0);
-  for (std::int64_t i = num_layers - shared; i < num_layers; ++i) {
-    LayerConfig& layer = layers[static_cast<std::size_t>(i)];
-    if (layer.attention == AttentionKind::none) {
-      continue;
+/// The factor by which the file stretches rotary positions; 1 where it states none.
+inline double rope_factor(const ConfigFields& fields) {
+  double factor = 1.0;
+  for (const std::string_view name : {"rope_scaling", "rope_parameters"}) {
+    const nlohmann::json* rope = fields.find(name);
+    if (rope != nullptr && rope->is_object() && rope->contains("full_attention")) {
+      rope = &(*rope)["full_attention"];
     }
-    std::int64_t source = num_layers - shared - 1;
-    while (source >= 0 && layers[static_cast<std::size_t>(source)].attention != layer.attention) {
-      --source;
+    if (rope != nullptr && rope->is_object() && rope->contains("factor") &&
+        (*rope)["factor"].is_number()) {
+      factor = (std::max)(factor, (*rope)["factor"].get<double>());
     }
-    require(source >= 0, ErrorCode::format, "parse_model_config: ", fields.path(),
-            ".num_kv_shared_layers is ", shared, ", expected an earlier ",
-            to_string(layer.attention), " layer for layer ", i, " to share with");
-    layer.kv_source = source;
   }
+  return factor;
 }
 
-inline std::optional<MlaGeometry> parse_mla(const ConfigFields& fields) {
-  const std::optional<std::int64_t> rank = fields.size("kv_lora_rank");
-  if (!rank) {
-    return std::nullopt;
+/// A window that holds the longest sequence is none. Some files state the length before rotary
+/// positions are stretched, so that a factor counts; PLaMo 2 runs beyond the length that it states.
+inline void widen_to_longest(const ConfigFields& fields, ModelConfig& model) {
+  if (!model.max_position_embeddings || model.model_type == "plamo2") {
+    return;
   }
-  const std::optional<std::int64_t> rope = fields.integer("qk_rope_head_dim", 0, 1 << 20);
-  require(rope.has_value(), ErrorCode::format, "parse_model_config: ", fields.path(),
-          " has kv_lora_rank and no qk_rope_head_dim");
-  return MlaGeometry{*rank, *rope, fields.size("qk_nope_head_dim"), fields.size("v_head_dim")};
-}
-
-/// KV heads where the file gives one number: the stated one, 1 for multi-query, else the query
-/// heads.
-inline std::optional<std::int64_t> uniform_kv_heads(const ConfigFields& fields,
-                                                    std::optional<std::int64_t> query_heads) {
-  const std::string_view name = fields.first_present(
-      {"num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "multi_query_group_num"});
-  if (!name.empty()) {
-    return fields.size(name);
+  const double longest = static_cast<double>(*model.max_position_embeddings) * rope_factor(fields);
+  if (longest > static_cast<double>(std::int64_t{1} << 31)) {
+    return;
   }
-  if (const std::optional<ConfigFields> attention = fields.object("attn_config")) {
-    if (const std::optional<std::int64_t> heads = attention->size("kv_n_heads")) {
-      return heads;
-    }
-  }
-  const bool multi_query = fields.boolean("multi_query").value_or(false) &&
-                           !fields.boolean("new_decoder_architecture").value_or(false);
-  return multi_query ? std::optional<std::int64_t>(1) : query_heads;
-}
-
-/// An explicit width, else hidden_size / num_attention_heads.
-inline std::optional<std::int64_t> uniform_head_size(const ConfigFields& fields,
-                                                     std::optional<std::int64_t> hidden,
-                                                     std::optional<std::int64_t> query_heads) {
-  const std::optional<std::int64_t> stated =
-      fields.size({"head_dim", "attention_head_dim", "hidden_size_per_head", "kv_channels"});
-  if (stated || !hidden || !query_heads) {
-    return stated;
-  }
-  require(*hidden % *query_heads == 0, ErrorCode::format, "parse_model_config: ", fields.path(),
-          " has hidden_size ", *hidden, " and ", *query_heads,
-          " attention heads and no head_dim, expected a multiple");
-  return *hidden / *query_heads;
-}
-
-inline void apply_widths(const ConfigFields& fields, ModelConfig& model) {
-  const std::string_view list_field = kv_head_list_field(fields);
-  std::vector<std::int64_t> listed;
-  if (!list_field.empty()) {
-    listed = *fields.integers(list_field, 0, 1 << 20);
-    require(listed.size() >= model.layers.size(), ErrorCode::format,
-            "parse_model_config: ", fields.path(), ".", list_field, " has ", listed.size(),
-            " entries, expected ", model.num_layers());
-  }
-  const auto heads =
-      listed.empty() ? uniform_kv_heads(fields, model.num_attention_heads) : std::nullopt;
-  const auto width = uniform_head_size(fields, model.hidden_size, model.num_attention_heads);
-  const auto width_v = model.mla ? std::nullopt : fields.size("v_head_dim");
-  for (std::size_t i = 0; i < model.layers.size(); ++i) {
-    LayerConfig& layer = model.layers[i];
-    if (layer.attention == AttentionKind::none) {
-      continue;
-    }
-    const bool full = layer.attention == AttentionKind::full;
-    layer.is_mla = full && model.mla.has_value();
-    if (!layer.num_kv_heads) {
-      const auto special =
-          fields.size(full ? "num_global_key_value_heads" : "swa_num_key_value_heads");
-      layer.num_kv_heads = special ? special : heads;
-    }
-    if (!listed.empty()) {
-      require(listed[i] > 0, ErrorCode::format, "parse_model_config: ", fields.path(), ".",
-              list_field, "[", i, "] is 0, expected KV heads for an attention layer");
-      layer.num_kv_heads = listed[i];
-    }
-    const auto special_width = fields.size(full ? "global_head_dim" : "swa_head_dim");
-    layer.head_size = special_width ? special_width : width;
-    const auto special_v = full ? std::nullopt : fields.size("swa_v_head_dim");
-    layer.head_size_v = special_v ? special_v : width_v;
-  }
-}
-
-/// Query heads per layer where the file lists them, else nothing.
-inline std::optional<std::vector<std::int64_t>> query_head_list(const ConfigFields& fields,
-                                                                std::size_t num_layers) {
-  for (const std::string_view name : {"num_query_heads", "num_attention_heads_per_layer"}) {
-    const nlohmann::json* value = fields.find(name);
-    if (value != nullptr && value->is_array()) {
-      std::vector<std::int64_t> heads = *fields.integers(name, 0, 1 << 20);
-      require(heads.size() >= num_layers, ErrorCode::format, "parse_model_config: ", fields.path(),
-              ".", name, " has ", heads.size(), " entries, expected ", num_layers);
-      return heads;
-    }
-  }
-  return std::nullopt;
-}
-
-/// Every KV head serves the same number of query heads. Latent attention has no KV heads.
-inline void require_head_groups(const ConfigFields& fields, const ModelConfig& model) {
-  const auto listed = query_head_list(fields, model.layers.size());
-  const auto windowed = fields.size("swa_num_attention_heads");
-  for (std::size_t i = 0; i < model.layers.size(); ++i) {
-    const LayerConfig& layer = model.layers[i];
-    if (layer.attention == AttentionKind::none || layer.is_mla || !layer.num_kv_heads) {
-      continue;
-    }
-    std::optional<std::int64_t> queries = model.num_attention_heads;
-    if (listed) {
-      queries = (*listed)[i];
-    } else if (windowed && layer.attention != AttentionKind::full) {
-      queries = windowed;
-    }
-    require(!queries || (*queries > 0 && *queries % *layer.num_kv_heads == 0), ErrorCode::format,
-            "parse_model_config: ", fields.path(), " gives layer ", i,
-            " num_attention_heads = ", queries.value_or(0),
-            " and num_key_value_heads = ", *layer.num_kv_heads,
-            ", expected a whole number of query heads for every KV head");
+  const std::int64_t changed = widen_windows(model, static_cast<std::int64_t>(longest));
+  if (changed > 0) {
+    model.notes.push_back(std::to_string(changed) +
+                          " layers have a window of at least the model's longest sequence: full "
+                          "attention");
   }
 }
 
@@ -238,20 +136,46 @@ inline std::optional<double> parse_attention_scale(const ConfigFields& fields) {
   return scalar ? std::optional<double>(1.0 / std::sqrt(*scalar)) : std::nullopt;
 }
 
+/// What attention has beside rows: the factor of its logits, a cap on them, and learned sinks.
+inline void parse_softmax(const ConfigFields& fields, ModelConfig& model) {
+  model.attention_scale = parse_attention_scale(fields);
+  for (const std::string_view normalised : {"gemma3n", "gemma3n_text", "gemma4", "gemma4_text"}) {
+    if (!model.attention_scale && model.model_type == normalised) {
+      model.attention_scale = 1.0;
+    }
+  }
+  model.attn_logit_softcapping = positive_number(fields, "attn_logit_softcapping");
+  if (!model.attn_logit_softcapping && model.model_type == "gemma2" &&
+      !fields.is_null("attn_logit_softcapping")) {
+    model.attn_logit_softcapping = 50.0;
+  }
+  const bool everywhere = model.model_type == "gpt_oss";
+  const bool full = fields.boolean("add_full_attention_sink_bias").value_or(everywhere);
+  const bool windowed = fields.boolean("add_swa_attention_sink_bias").value_or(everywhere);
+  for (LayerConfig& layer : model.layers) {
+    layer.has_learned_sinks = layer.attention != AttentionKind::none &&
+                              (layer.attention == AttentionKind::full ? full : windowed);
+  }
+}
+
 }  // namespace detail
 
 /// Reads a Hugging Face config.json.
 ///
 /// The language model's object (`text_config` and its other spellings) is read where there is one;
 /// the root then only supplies `model_type` and the element type, because its other fields may
-/// describe another tower, and `vision_config` is never read. An explicit null equals an absent
-/// field. Bare NaN and Infinity are accepted where no number is needed. Integers must be JSON
-/// integers: 4.0 and "4" are errors. Duplicate keys are errors. A byte order mark is accepted. Text
-/// beyond 8 MiB, 64 levels or a million values, and more than 10,000 layers, are refused.
-/// `ModelConfig::layer_rule` names the convention that produced the layers. Deterministic.
+/// describe another tower, and `vision_config` is never read. Numbers that the file leaves out are
+/// its class's where that is known, else they stay unknown. An explicit null equals an absent
+/// field, but not for `num_key_value_heads` (as many as query heads) and `attn_logit_softcapping`
+/// (none) where the class has a number. Bare NaN and Infinity are accepted where no number is
+/// needed. Integers must be JSON integers: 4.0 and "4" are errors. Duplicate keys are errors. A
+/// byte order mark is accepted. Text beyond 8 MiB, 64 levels or a million values, and more than
+/// 10,000 layers, are refused. `ModelConfig::layer_rule` names the convention that produced the
+/// layers. Deterministic.
 /// @throws Error(format) for malformed text (with its position) or a field outside its domain (by
-///         name); Error(unsupported) for an unknown layer type and for a model with recurrent
-///         fields whose attention layers nothing names (listing what was looked for).
+///         name); Error(unsupported) for an unknown layer type and for a model with fields of
+///         recurrent or unequal layers whose attention layers nothing names (listing what was
+///         looked for).
 [[nodiscard]] inline ModelConfig parse_model_config(std::string_view json_text) {
   const nlohmann::json document = detail::parse_json_object("parse_model_config", json_text);
   const detail::ConfigFields root(document, "config");
@@ -282,25 +206,37 @@ inline std::optional<double> parse_attention_scale(const ConfigFields& fields) {
     model.notes.push_back("cross_attention_layers keep no text tokens and are left out");
   }
 
-  for (const LayerConfig& layer : model.layers) {
-    if (layer.is_sparse) {
-      model.notes.push_back("sparse attention: the indexer's own key cache is not counted");
-      break;
-    }
+  const detail::ClassDefaults defaults = detail::class_defaults(model.model_type);
+  if (layers_name.empty() && model.num_layers() == defaults.num_layers) {
+    model.notes.push_back(
+        "the file states no number of layers: " + std::to_string(defaults.num_layers) +
+        " as in the class of " + model.model_type);
+  }
+  const bool has_indexer = !fields.first_present({"index_topk", "index_head_dim"}).empty();
+  bool is_sparse = false;
+  for (LayerConfig& layer : model.layers) {
+    layer.is_sparse = layer.is_sparse || (has_indexer && layer.attention == AttentionKind::full);
+    is_sparse = is_sparse || layer.is_sparse;
+  }
+  if (is_sparse) {
+    model.notes.push_back("sparse attention: the indexer's own key cache is not counted");
   }
 
-  model.hidden_size = fields.size({"hidden_size", "n_embd", "d_model", "model_dim"});
-  model.num_attention_heads =
-      fields.size({"num_attention_heads", "n_head", "n_heads", "num_heads"});
-  model.max_position_embeddings =
-      fields.size({"max_position_embeddings", "n_positions", "max_seq_len", "seq_length"});
+  model.hidden_size = detail::or_default(
+      fields.size({"hidden_size", "n_embd", "n_embed", "d_model", "model_dim", "hidden_dim"}),
+      defaults.hidden_size);
+  model.num_attention_heads = detail::or_default(
+      fields.size({"num_attention_heads", "n_head", "n_heads", "num_heads"}), defaults.num_heads);
+  model.max_position_embeddings = fields.size({"max_position_embeddings", "max_position_embedding",
+                                               "n_positions", "max_seq_len", "seq_length"});
   model.dtype = detail::parse_model_dtype(fields, root, model.notes);
-  model.attention_scale = detail::parse_attention_scale(fields);
   model.mla = detail::parse_mla(fields);
-  detail::apply_windows(fields, model.layers);
-  detail::apply_kv_sharing(fields, model.layers);
+  detail::apply_windows(fields, model);
+  detail::apply_kv_sharing(fields, model.model_type, model.layers);
   detail::apply_widths(fields, model);
   detail::require_head_groups(fields, model);
+  detail::parse_softmax(fields, model);
+  detail::widen_to_longest(fields, model);
   if (model.is_hybrid()) {
     model.recurrent = detail::parse_recurrent_geometry(fields, model.model_type, model.dtype);
   }

@@ -33,6 +33,11 @@ class ConfigFields {
     return field == object_->end() || field->is_null() ? nullptr : &*field;
   }
   [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
+  /// Whether the field is there and null: for the few that mean something else than an absent one.
+  [[nodiscard]] bool is_null(std::string_view name) const {
+    const auto field = object_->find(std::string(name));
+    return field != object_->end() && field->is_null();
+  }
 
   /// The first of `names` that is present, or an empty view.
   [[nodiscard]] std::string_view first_present(

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <turboquant/model/hf_config_families.hpp>
 #include <turboquant/model/hf_config_rules.hpp>
 
 #include <cstdint>
@@ -12,11 +13,36 @@ namespace turboquant::detail {
 
 /// Fields that only models with recurrent layers have.
 inline std::string_view recurrent_signal(const ConfigFields& fields) {
-  return fields.first_present(
-      {"mamba_d_state", "mamba_d_conv", "mamba_d_ssm", "mamba_n_heads", "mamba_num_heads",
-       "mamba_expand", "mamba_enabled", "n_mamba_heads", "ssm_state_size", "ssm_cfg", "state_size",
-       "time_step_rank", "linear_num_value_heads", "linear_num_key_heads", "linear_conv_kernel_dim",
-       "linear_attn_config", "conv_L_cache", "lru_width", "hybrid_block_ids"});
+  return fields.first_present({"mamba_d_state",
+                               "mamba_d_conv",
+                               "mamba_d_ssm",
+                               "mamba_n_heads",
+                               "mamba_num_heads",
+                               "mamba_expand",
+                               "mamba_enabled",
+                               "n_mamba_heads",
+                               "ssm_state_size",
+                               "ssm_cfg",
+                               "state_size",
+                               "time_step_rank",
+                               "linear_num_value_heads",
+                               "linear_num_key_heads",
+                               "linear_conv_kernel_dim",
+                               "linear_attn_config",
+                               "conv_L_cache",
+                               "lru_width",
+                               "hybrid_block_ids",
+                               "attn_mode",
+                               "expand_k",
+                               "expand_v",
+                               "lightning_nh"});
+}
+
+/// Fields which say that layers differ, in a way that no rule here reads.
+inline std::string_view layout_signal(const ConfigFields& fields) {
+  return fields.first_present({"attention_types", "attention_window", "full_attention_idx",
+                               "global_attn_every_n_layers", "global_attn_idx", "loop_num",
+                               "kv_reuse_every_i_layer", "kv_reuse_group", "local_attention"});
 }
 
 /// MiMo: 0 is full and 1 is windowed attention; elsewhere the same field is a layer pattern.
@@ -143,6 +169,10 @@ inline std::optional<LayerList> rule_block_configs(const RuleInput& in) {
     require(attention.has_value(), ErrorCode::format, "parse_model_config: ", block.path(),
             " has no attention");
     LayerConfig layer;
+    require(!attention->has("window_length"), ErrorCode::unsupported,
+            "parse_model_config: ", attention->path(),
+            " has a window_length, expected null: what "
+            "such a block keeps is not known");
     if (!attention->boolean("no_op").value_or(false) &&
         !attention->boolean("replace_with_linear").value_or(false)) {
       layer = full_layer();
@@ -208,7 +238,28 @@ inline std::optional<LayerList> rule_model_type(const RuleInput& in) {
   if (in.is_type({"lfm2", "lfm2_moe"})) {
     return every(full_layer(), "no attention list means attention in every layer");
   }
-  if (in.is_type({"mamba", "mamba2", "falcon_mamba", "rwkv", "rwkv5", "rwkv6", "rwkv7", "xlstm"})) {
+  if (in.is_type({"mamba",
+                  "mamba2",
+                  "falcon_mamba",
+                  "rwkv",
+                  "rwkv5",
+                  "rwkv6",
+                  "rwkv7",
+                  "xlstm",
+                  "abc",
+                  "comba",
+                  "delta_net",
+                  "gated_deltanet",
+                  "gated_deltaproduct",
+                  "gla",
+                  "gsa",
+                  "hgrn",
+                  "hgrn2",
+                  "kda",
+                  "lightnet",
+                  "linear_attn",
+                  "mesa_net",
+                  "retnet"})) {
     return every(recurrent_layer(), "attention-free");
   }
   return std::nullopt;
@@ -242,6 +293,8 @@ inline LayerList identify_layers(const RuleInput& in) {
     }
   };
   next([&] { return rule_type_names(in, "layers_block_type"); });
+  next([&] { return rule_type_names(in, "mixer_types"); });
+  next([&] { return rule_type_names(in, "attention_layers"); });
   next([&] { return rule_numbers(in, "attn_type_list", recurrent_layer(), full_layer()); });
   next([&] { return rule_pattern(in, "hybrid_override_pattern"); });
   next([&] { return rule_hybrid_layer_pattern(in); });
@@ -250,10 +303,15 @@ inline LayerList identify_layers(const RuleInput& in) {
   next([&] { return rule_index_list(in, "full_attn_idxs", full_layer()); });
   next([&] { return rule_index_list(in, "attn_layer_indices", full_layer()); });
   next([&] { return rule_index_list(in, "hybrid_layer_ids", parallel_layer()); });
+  next([&] { return rule_sliding_window_layers(in); });
+  next([&] { return rule_attn_object(in); });
+  next([&] { return rule_double_attention(in); });
   next([&] { return rule_attn_period(in); });
   next([&] { return rule_mamba_step(in); });
   next([&] { return rule_mb_per_layer(in); });
   next([&] { return rule_interval(in); });
+  next([&] { return rule_layer_group(in); });
+  next([&] { return rule_global_every(in); });
   next([&] { return rule_no_rope(in); });
   next([&] { return rule_window_pattern(in); });
   next([&] { return rule_block_configs(in); });
@@ -262,20 +320,24 @@ inline LayerList identify_layers(const RuleInput& in) {
   if (list) {
     return *list;
   }
-  const std::string_view signal = recurrent_signal(in.fields);
+  const std::string_view recurrent = recurrent_signal(in.fields);
+  const std::string_view signal = recurrent.empty() ? layout_signal(in.fields) : recurrent;
   const bool hybrid_family =
       in.is_type({"minimax_text_01", "minimax_m1", "nemotron_h", "zamba", "zamba2", "kimi_linear",
-                  "plamo2", "phi4flash", "recurrent_gemma"});
+                  "plamo2", "phi4flash", "recurrent_gemma", "samba", "bailing_moe_linear",
+                  "bailing_hybrid", "minicpm_sala"});
   require(
       signal.empty() && !hybrid_family, ErrorCode::unsupported,
       "parse_model_config: ", in.fields.path(),
-      signal.empty() ? " has model_type " : " has the recurrent field ",
+      signal.empty()      ? " has model_type "
+      : recurrent.empty() ? " has the field "
+                          : " has the recurrent field ",
       signal.empty() ? std::string_view(in.model_type) : signal,
       " but nothing that names its attention layers; looked for layer_types, layers_block_type, "
-      "attn_type_list, hybrid_override_pattern, hybrid_layer_pattern, block_types, "
-      "linear_attn_config, full_attn_idxs, attn_layer_indices, hybrid_layer_ids, "
-      "attn_layer_period, mamba_step, mb_per_layer, full_attention_interval, "
-      "num_key_value_heads as a list");
+      "mixer_types, attention_layers, attn_type_list, hybrid_override_pattern, "
+      "hybrid_layer_pattern, block_types, linear_attn_config, full_attn_idxs, attn_layer_indices, "
+      "hybrid_layer_ids, sliding_window_layers, attn.layers, attn_layer_period, mamba_step, "
+      "mb_per_layer, full_attention_interval, layer_group_size, num_key_value_heads as a list");
   return rule_dense(in);
 }
 

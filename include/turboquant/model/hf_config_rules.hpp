@@ -1,5 +1,6 @@
 #pragma once
 
+#include <turboquant/model/hf_config_defaults.hpp>
 #include <turboquant/model/hf_config_fields.hpp>
 #include <turboquant/model/model_config.hpp>
 
@@ -33,10 +34,12 @@ struct RuleInput {
   std::optional<std::int64_t> stated_layers;  ///< num_hidden_layers or one of its other spellings
   std::int64_t num_mtp_layers;
 
+  /// The stated number of layers, else the class's.
   [[nodiscard]] std::int64_t num_layers(std::string_view rule) const {
-    require(stated_layers.has_value(), ErrorCode::format, "parse_model_config: ", fields.path(),
+    const auto layers = or_default(stated_layers, class_defaults(model_type).num_layers);
+    require(layers.has_value(), ErrorCode::format, "parse_model_config: ", fields.path(),
             " has no num_hidden_layers, which ", rule, " needs");
-    return *stated_layers;
+    return *layers;
   }
   [[nodiscard]] bool is_type(std::initializer_list<std::string_view> names) const {
     return std::find(names.begin(), names.end(), model_type) != names.end();
@@ -64,15 +67,20 @@ inline std::optional<LayerConfig> layer_of_type(std::string_view type) {
       Known{"full_attention", {.attention = full}},
       Known{"attention", {.attention = full}},
       Known{"global_attention", {.attention = full}},
+      Known{"global", {.attention = full}},
       Known{"sliding_attention", {.attention = AttentionKind::sliding}},
       Known{"sliding_window_attention", {.attention = AttentionKind::sliding}},
       Known{"local_attention", {.attention = AttentionKind::sliding}},
+      Known{"local", {.attention = AttentionKind::sliding}},
       Known{"chunked_attention", {.attention = AttentionKind::chunked}},
       Known{"indexed_attention", {.attention = full, .is_sparse = true}},
       Known{"deepseek_sparse_attention", {.attention = full, .is_sparse = true}},
       Known{"minimax_m3_sparse", {.attention = full, .is_sparse = true}},
+      Known{"minicpm4", {.attention = full, .is_sparse = true}},
       Known{"linear_attention", {.has_recurrent_state = true}},
       Known{"lightning_attention", {.has_recurrent_state = true}},
+      Known{"lightning-attn", {.has_recurrent_state = true}},
+      Known{"kda", {.has_recurrent_state = true}},
       Known{"mamba", {.has_recurrent_state = true}},
       Known{"mamba2", {.has_recurrent_state = true}},
       Known{"recurrent", {.has_recurrent_state = true}},
@@ -283,21 +291,32 @@ inline std::optional<LayerList> rule_interval(const RuleInput& in) {
 }
 
 /// PLaMo 2: layer i is attention where i % mamba_step == mamba_step / 2; a model too short for the
-/// pattern has attention in its last layer.
+/// pattern has attention in its last layer. With attention_window_size only the layers that
+/// full_attention_idx lists see everything.
 inline std::optional<LayerList> rule_mamba_step(const RuleInput& in) {
   const auto step = in.fields.integer("mamba_step", 2, max_config_layers);
   if (!step) {
     return std::nullopt;
   }
   const std::int64_t num_layers = in.num_layers("mamba_step");
+  LayerList list;
   if (!in.fields.boolean("mamba_enabled").value_or(true)) {
-    return list_from_period(num_layers, 1, 0, full_layer(), full_layer(), "mamba_enabled false");
+    list = list_from_period(num_layers, 1, 0, full_layer(), full_layer(), "mamba_enabled false");
+  } else if (num_layers <= *step / 2) {
+    list = list_from_indices(in, "mamba_step", {num_layers - 1}, full_layer(), recurrent_layer());
+  } else {
+    list = list_from_period(num_layers, *step, *step / 2, full_layer(), recurrent_layer(),
+                            "mamba_step");
   }
-  if (num_layers <= *step / 2) {
-    return list_from_indices(in, "mamba_step", {num_layers - 1}, full_layer(), recurrent_layer());
+  const auto full = in.fields.integers("full_attention_idx", 0, num_layers - 1);
+  for (std::int64_t i = 0; in.fields.has("attention_window_size") && i < num_layers; ++i) {
+    LayerConfig& layer = list.layers[static_cast<std::size_t>(i)];
+    const bool listed = full && std::find(full->begin(), full->end(), i) != full->end();
+    if (layer.attention == AttentionKind::full && !listed) {
+      layer.attention = AttentionKind::sliding;
+    }
   }
-  return list_from_period(num_layers, *step, *step / 2, full_layer(), recurrent_layer(),
-                          "mamba_step");
+  return list;
 }
 
 /// SambaY (Phi-4-flash): layer i is recurrent where i % mb_per_layer == 0. In phi4flash the first

@@ -80,6 +80,30 @@ inline std::optional<RecurrentGeometry> short_convolution_geometry(const ConfigF
   return geometry;
 }
 
+/// RecurrentGemma. Widths that the file leaves out are its class's.
+inline std::optional<RecurrentGeometry> rg_lru_geometry(const ConfigFields& fields) {
+  const auto channels = fields.size({"lru_width", "hidden_size"});
+  if (!channels) {
+    return std::nullopt;
+  }
+  RecurrentGeometry geometry;
+  geometry.kind = RecurrentKind::rg_lru;
+  geometry.inner_size = *channels;
+  geometry.conv_kernel = fields.size("conv1d_width").value_or(4);
+  return geometry;
+}
+
+inline std::optional<RecurrentGeometry> rwkv4_geometry(const ConfigFields& fields) {
+  const auto channels = fields.size("hidden_size");
+  if (!channels) {
+    return std::nullopt;
+  }
+  RecurrentGeometry geometry;
+  geometry.kind = RecurrentKind::rwkv4;
+  geometry.inner_size = *channels;
+  return geometry;
+}
+
 inline std::optional<RecurrentGeometry> lightning_geometry(const ConfigFields& fields) {
   const auto heads = fields.size("num_attention_heads");
   const auto width = fields.size("head_dim");
@@ -156,13 +180,19 @@ inline std::optional<RecurrentGeometry> parse_recurrent_geometry(const ConfigFie
     geometry = short_convolution_geometry(fields);
   } else if (fields.has("attn_type_list") || model_type.substr(0, 7) == "minimax") {
     geometry = lightning_geometry(fields);
+  } else if (fields.has("lru_width") || model_type == "recurrent_gemma") {
+    geometry = rg_lru_geometry(fields);
+  } else if (model_type == "rwkv") {
+    geometry = rwkv4_geometry(fields);
   } else {
     geometry = mamba_geometry(fields, model_type);
   }
   if (geometry) {
     geometry->conv_dtype = dtype;
     const bool always_float32 = geometry->kind == RecurrentKind::gated_delta_net ||
-                                geometry->kind == RecurrentKind::kimi_delta;
+                                geometry->kind == RecurrentKind::kimi_delta ||
+                                geometry->kind == RecurrentKind::rg_lru ||
+                                geometry->kind == RecurrentKind::rwkv4;
     geometry->state_dtype =
         stated_state_dtype(fields).value_or(always_float32 ? CacheDType::float32 : dtype);
   }

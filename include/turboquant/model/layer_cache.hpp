@@ -165,9 +165,10 @@ inline MambaSpec state_cache(const ModelConfig& model, const LayerCacheOptions& 
     spec.num_speculative_blocks = options.num_speculative_tokens;
     return spec;
   }
-  require(model.recurrent.has_value(), ErrorCode::invalid_argument,
-          "assign_layer_caches: the shape of the recurrent state is unknown, expected the model's "
-          "linear_*, mamba_*, ssm_* or conv_* sizes in the config, or recurrent_state_bytes");
+  require(
+      model.recurrent.has_value(), ErrorCode::invalid_argument,
+      "assign_layer_caches: the shape of the recurrent state is unknown, expected the model's "
+      "linear_*, mamba_*, ssm_*, conv_* or lru_* sizes in the config, or recurrent_state_bytes");
   return recurrent_state_spec(*model.recurrent,
                               {options.tensor_parallel, options.num_speculative_tokens, 1});
 }
@@ -183,7 +184,8 @@ inline MambaSpec state_cache(const ModelConfig& model, const LayerCacheOptions& 
 /// @throws Error(invalid_argument | out_of_range) for a skip entry that is unknown, outside the
 /// model
 ///         or a recurrent layer, for widths the config does not give, for heads the ranks cannot
-///         share, and for a codec assigned to a layer that has no full attention of its own;
+///         share, and for a codec assigned twice, to a skipped layer, or to a layer that has no
+///         full attention of its own;
 ///         Error(unsupported) for head sizes that the codec cannot encode.
 [[nodiscard]] inline std::vector<LayerCache> assign_layer_caches(const ModelConfig& model,
                                                                  const LayerCacheOptions& options) {
@@ -204,6 +206,17 @@ inline MambaSpec state_cache(const ModelConfig& model, const LayerCacheOptions& 
             " the codec ", codec.name, ", expected a full-attention layer with a cache of its own");
   }
   const std::vector<bool> skipped = detail::skipped_owners(model, options.skip);
+  std::vector<bool> has_codec(model.layers.size(), false);
+  for (const auto& [index, codec] : options.layer_codecs) {
+    const auto at = static_cast<std::size_t>(index);
+    require(!has_codec[at], ErrorCode::invalid_argument,
+            "assign_layer_caches: layer_codecs names layer ", index,
+            " twice, expected each layer once");
+    require(!skipped[at], ErrorCode::invalid_argument,
+            "assign_layer_caches: layer_codecs gives layer ", index, " the codec ", codec.name,
+            " and the skip list leaves it uncompressed, expected one of the two");
+    has_codec[at] = true;
+  }
   std::vector<LayerCache> caches(model.layers.size());
   for (std::int64_t i = 0; i < model.num_layers(); ++i) {
     const auto at = static_cast<std::size_t>(i);

@@ -24,7 +24,9 @@ struct BoundaryOptions {
 ///
 /// Published rule by default: dense models (no recurrent layers) skip the first and last n of all
 /// layers; hybrids skip none, because 2 + 2 layers would be 40 % of a 10-layer attention list.
-/// Returns ascending layer indices. O(layers), deterministic.
+/// Layers that read another layer's cache count as layers but own nothing to protect: they are not
+/// returned, so that the cache they read, which other layers read too, stays compressed unless its
+/// own layer is at the boundary. Returns ascending layer indices. O(layers), deterministic.
 /// @throws Error(invalid_argument) for a negative `n`.
 [[nodiscard]] inline std::vector<std::int64_t> get_boundary_skip_layers(
     const ModelConfig& model, std::int64_t n = 2, BoundaryOptions options = {}) {
@@ -42,7 +44,8 @@ struct BoundaryOptions {
   const auto kept = static_cast<std::size_t>((std::min)(n, half));
   std::vector<std::int64_t> skipped;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
-    if (i < kept || i >= candidates.size() - kept) {
+    const bool owns = !model.layers[static_cast<std::size_t>(candidates[i])].kv_source;
+    if (owns && (i < kept || i >= candidates.size() - kept)) {
       skipped.push_back(candidates[i]);
     }
   }

@@ -38,6 +38,7 @@ struct LayerConfig {
   bool has_recurrent_state = false;  ///< alone, or beside attention in parallel hybrids
   bool is_mla = false;               ///< attention over a latent
   bool is_sparse = false;            ///< keeps every token, an indexer picks which are read
+  bool has_learned_sinks = false;    ///< one learned logit per query head joins every softmax
   std::optional<std::int64_t> num_kv_heads{};
   std::optional<std::int64_t> head_size{};
   std::optional<std::int64_t> head_size_v{};
@@ -81,7 +82,9 @@ struct ModelConfig {
   std::optional<std::int64_t> hidden_size{};
   std::optional<std::int64_t> num_attention_heads{};
   std::optional<std::int64_t> max_position_embeddings{};
-  std::optional<double> attention_scale{};  ///< where the file overrides 1 / sqrt(head_size)
+  std::optional<double> attention_scale{};  ///< where the model overrides 1 / sqrt(head_size)
+  /// Attention logits become `cap * tanh(logit / cap)`: `AttentionOptions::logits_soft_cap`.
+  std::optional<double> attn_logit_softcapping{};
   CacheDType dtype = CacheDType::bfloat16;
   std::optional<MlaGeometry> mla{};
   std::optional<RecurrentGeometry> recurrent{};
@@ -152,6 +155,25 @@ struct ModelConfig {
     return indices;
   }
 };
+
+/// Makes full attention of every layer whose window or chunk holds `tokens` tokens or more, because
+/// it keeps all of so many: windowed latent attention becomes latent attention, layers that read
+/// another's cache go with it.
+/// @return the number of layers changed. O(layers), deterministic.
+inline std::int64_t widen_windows(ModelConfig& model, std::int64_t tokens) {
+  std::int64_t changed = 0;
+  for (LayerConfig& layer : model.layers) {
+    const bool windowed =
+        layer.attention == AttentionKind::sliding || layer.attention == AttentionKind::chunked;
+    if (windowed && layer.window && *layer.window >= tokens) {
+      layer.attention = AttentionKind::full;
+      layer.window.reset();
+      layer.is_mla = model.mla.has_value();
+      ++changed;
+    }
+  }
+  return changed;
+}
 
 /// A dense model: every layer attends over the whole history.
 /// @throws Error(invalid_argument) for a layer count outside 0..10,000 or widths below 1.

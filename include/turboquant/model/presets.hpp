@@ -20,7 +20,9 @@ struct CacheCodec {
   int value_bits = 4;            ///< bits per value element, 1..8
   std::int64_t value_group = 0;  ///< elements per group; 0 = the whole head
   bool norm_correction = false;  ///< renormalise the quantised key to unit length
-  bool even_slot = true;         ///< round a slot up to an even number of bytes
+  /// Round a slot up to an even number of bytes, as the published pages do; tiles never are, so
+  /// that an odd slot of theirs is one byte shorter.
+  bool even_slot = true;
   std::string_view summary{};
   KeyCentring key_centring = KeyCentring::none;
 };
@@ -35,29 +37,29 @@ inline constexpr std::array cache_presets{
                "published: 3-bit keys, 4-bit values, norm correction"},
     CacheCodec{"turboquant_3bit_nc", KeyCodec::mse, 3, ValueCodec::grouped, 3, 0, true, true,
                "published: 3-bit keys and values, norm correction"},
-    CacheCodec{"k3v2", KeyCodec::inner_product, 3, ValueCodec::grouped, 2, 32, false, true,
+    CacheCodec{"k3v2", KeyCodec::inner_product, 3, ValueCodec::grouped, 2, 32, false, false,
                "reference: 2-bit keys + sign sketch, 2-bit values in groups of 32"},
-    CacheCodec{"k3v4", KeyCodec::inner_product, 3, ValueCodec::grouped, 4, 32, false, true,
+    CacheCodec{"k3v4", KeyCodec::inner_product, 3, ValueCodec::grouped, 4, 32, false, false,
                "reference: 2-bit keys + sign sketch, 4-bit values in groups of 32"},
-    CacheCodec{"tq_k4v4", KeyCodec::mse, 4, ValueCodec::grouped, 4, 0, false, true,
+    CacheCodec{"tq_k4v4", KeyCodec::mse, 4, ValueCodec::grouped, 4, 0, false, false,
                "4-bit keys with the unbiased scale, 4-bit values in one group"},
-    CacheCodec{"tq_k3v4", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, false, true,
+    CacheCodec{"tq_k3v4", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, false, false,
                "3-bit keys with the unbiased scale, 4-bit values in one group"},
-    CacheCodec{"tq_k3v4_g32", KeyCodec::mse, 3, ValueCodec::grouped, 4, 32, false, true,
+    CacheCodec{"tq_k3v4_g32", KeyCodec::mse, 3, ValueCodec::grouped, 4, 32, false, false,
                "3-bit keys with the unbiased scale, 4-bit values in groups of 32"},
-    CacheCodec{"tq_k3v3", KeyCodec::mse, 3, ValueCodec::codebook, 3, 0, false, true,
+    CacheCodec{"tq_k3v3", KeyCodec::mse, 3, ValueCodec::codebook, 3, 0, false, false,
                "3-bit keys with the unbiased scale, 3-bit rotated codebook values"},
-    CacheCodec{"tq_k3v2", KeyCodec::mse, 3, ValueCodec::codebook, 2, 0, false, true,
+    CacheCodec{"tq_k3v2", KeyCodec::mse, 3, ValueCodec::codebook, 2, 0, false, false,
                "3-bit keys with the unbiased scale, 2-bit rotated codebook values"},
-    CacheCodec{"tq_k2v2", KeyCodec::mse, 2, ValueCodec::codebook, 2, 0, false, true,
+    CacheCodec{"tq_k2v2", KeyCodec::mse, 2, ValueCodec::codebook, 2, 0, false, false,
                "2-bit keys with the unbiased scale, 2-bit rotated codebook values"},
-    CacheCodec{"tq_k4v4_mean", KeyCodec::mse, 4, ValueCodec::grouped, 4, 0, false, true,
+    CacheCodec{"tq_k4v4_mean", KeyCodec::mse, 4, ValueCodec::grouped, 4, 0, false, false,
                "tq_k4v4 with a key mean per 64 tokens, for models with a key bias",
                KeyCentring::tile_mean},
-    CacheCodec{"tq_k3v4_mean", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, false, true,
+    CacheCodec{"tq_k3v4_mean", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, false, false,
                "tq_k3v4 with a key mean per 64 tokens, for models with a key bias",
                KeyCentring::tile_mean},
-    CacheCodec{"tq_k2v2_mean", KeyCodec::mse, 2, ValueCodec::codebook, 2, 0, false, true,
+    CacheCodec{"tq_k2v2_mean", KeyCodec::mse, 2, ValueCodec::codebook, 2, 0, false, false,
                "tq_k2v2 with a key mean per 64 tokens, for models with a key bias",
                KeyCentring::tile_mean}};
 
@@ -87,7 +89,9 @@ inline constexpr std::array cache_presets{
 ///
 /// Field names and formulas follow the published TurboQuant cache configuration:
 /// key = ceil(d * bits / 8) + 2 (fp8: d), value = ceil(d_v * bits / 8) + 4 per group, slot = key +
-/// value, aligned slot = slot rounded up to even; key means add ceil(d / 32). Any head size is
+/// value, aligned slot = slot rounded up to even in the published presets; key means add
+/// ceil(d / 32). `slot_size()` is that of tiles (`slot_bytes`), and a page made for the tiles of a
+/// published preset takes `cache_codec(layer_codec(preset))`. Any head size is
 /// accepted: this is arithmetic, and `encodable_head_sizes` says what the codecs can encode. O(1),
 /// deterministic.
 class TurboQuantConfig {
@@ -191,7 +195,7 @@ class TurboQuantConfig {
   [[nodiscard]] std::int64_t slot_size() const {
     return key_packed_size() + key_mean_size() + value_packed_size();
   }
-  /// `slot_size()` rounded up to an even number of bytes: what a page holds per head and token.
+  /// What a page holds per head and token: `slot_size()`, up to an even number with `even_slot`.
   [[nodiscard]] std::int64_t slot_size_aligned() const {
     return codec_.even_slot ? round_up(slot_size(), 2) : slot_size();
   }

@@ -19,6 +19,8 @@ enum class RecurrentKind {
   mamba2,             ///< convolution over x, B, C + (heads, head_dim, state)
   lightning,          ///< MiniMax linear attention: (heads, d, d), no convolution
   short_convolution,  ///< LFM2: convolution only
+  rg_lru,             ///< RecurrentGemma: convolution + (inner)
+  rwkv4,              ///< RWKV 4: the last token's row twice, three running sums of (inner)
 };
 
 /// Sizes from which the state of one recurrent layer follows. Unused ones stay 0.
@@ -28,10 +30,10 @@ struct RecurrentGeometry {
   std::int64_t num_key_heads = 0;   ///< gated delta net
   std::int64_t key_head_dim = 0;    ///< gated delta net, kimi_delta, lightning
   std::int64_t value_head_dim = 0;  ///< gated delta net; head width of mamba2
-  std::int64_t inner_size = 0;      ///< mamba1, mamba2, short_convolution channels
-  std::int64_t num_groups = 0;      ///< mamba2; 0 = no B and C in the convolution
-  std::int64_t state_size = 0;      ///< mamba1, mamba2
-  std::int64_t conv_kernel = 0;     ///< taps of the convolution
+  std::int64_t inner_size = 0;   ///< channels of mamba1, mamba2, short_convolution, rg_lru, rwkv4
+  std::int64_t num_groups = 0;   ///< mamba2; 0 = no B and C in the convolution
+  std::int64_t state_size = 0;   ///< mamba1, mamba2
+  std::int64_t conv_kernel = 0;  ///< taps of the convolution
   CacheDType conv_dtype = CacheDType::bfloat16;
   CacheDType state_dtype = CacheDType::bfloat16;
   std::optional<std::int64_t>
@@ -73,8 +75,8 @@ inline std::int64_t per_rank(std::string_view field, std::int64_t total, std::in
   require(options.num_speculative_tokens >= 0, ErrorCode::invalid_argument,
           "recurrent_state_spec: num_speculative_tokens is ", options.num_speculative_tokens,
           ", expected 0 or more");
-  detail::require_enumerator("recurrent_state_spec", "kind", geometry.kind,
-                             RecurrentKind::short_convolution, "a RecurrentKind");
+  detail::require_enumerator("recurrent_state_spec", "kind", geometry.kind, RecurrentKind::rwkv4,
+                             "a RecurrentKind");
   MambaSpec spec;
   spec.block_size = options.block_size;
   spec.num_speculative_blocks = options.num_speculative_tokens;
@@ -131,6 +133,19 @@ inline std::int64_t per_rank(std::string_view field, std::int64_t total, std::in
     case RecurrentKind::short_convolution:
       add_convolution(share("inner_size", geometry.inner_size));
       break;
+    case RecurrentKind::rg_lru: {
+      const std::int64_t inner = share("inner_size", geometry.inner_size);
+      add_convolution(inner);
+      add_state({inner});
+      break;
+    }
+    case RecurrentKind::rwkv4: {
+      // Rows are read whole by every rank.
+      const std::int64_t inner = share("inner_size", geometry.inner_size);
+      spec.arrays.push_back({{2, geometry.inner_size}, geometry.conv_dtype});
+      add_state({3, inner});
+      break;
+    }
   }
   static_cast<void>(spec.page_size_bytes());
   return spec;

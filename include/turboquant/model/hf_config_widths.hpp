@@ -1,0 +1,196 @@
+#pragma once
+
+#include <turboquant/model/hf_config_defaults.hpp>
+#include <turboquant/model/hf_config_layers.hpp>
+#include <turboquant/model/model_config.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace turboquant::detail {
+
+/// Whether keys and values come from a latent: `kv_lora_rank`, unless `use_mla` says no.
+inline std::optional<MlaGeometry> parse_mla(const ConfigFields& fields) {
+  const bool used = fields.boolean("use_mla").value_or(true);
+  const std::optional<std::int64_t> rank = used ? fields.size("kv_lora_rank") : std::nullopt;
+  if (!rank) {
+    return std::nullopt;
+  }
+  const std::optional<std::int64_t> rope = fields.integer("qk_rope_head_dim", 0, 1 << 20);
+  require(rope.has_value(), ErrorCode::format, "parse_model_config: ", fields.path(),
+          " has kv_lora_rank and no qk_rope_head_dim");
+  return MlaGeometry{*rank, *rope, fields.size("qk_nope_head_dim"), fields.size("v_head_dim")};
+}
+
+/// Whether all query heads read one KV head, whatever number of KV heads stands beside it.
+inline bool is_multi_query(const ConfigFields& fields, std::string_view model_type) {
+  const bool class_default = model_type == "falcon" || model_type == "gpt_bigcode";
+  if (fields.boolean("multi_query").value_or(class_default)) {
+    return !fields.boolean("new_decoder_architecture").value_or(false);
+  }
+  const std::optional<ConfigFields> attention = fields.object("attn_config");
+  return attention && attention->string("attn_type") == "multiquery_attention";
+}
+
+/// KV heads where the file gives one number: 1 for multi-query attention, else the stated number,
+/// else the class's, else the query heads. An explicit null means the query heads.
+inline std::optional<std::int64_t> uniform_kv_heads(const ConfigFields& fields,
+                                                    const ModelConfig& model) {
+  if (is_multi_query(fields, model.model_type)) {
+    return 1;
+  }
+  const std::optional<std::int64_t> stated = fields.size(
+      {"num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "num_attention_groups"});
+  if (stated) {
+    return stated;
+  }
+  // ChatGLM states a number of groups even where a switch turns them off.
+  if (fields.boolean("multi_query_attention").value_or(model.model_type != "chatglm")) {
+    if (const auto groups = fields.size("multi_query_group_num")) {
+      return groups;
+    }
+  }
+  if (const std::optional<ConfigFields> attention = fields.object("attn_config")) {
+    if (const std::optional<std::int64_t> heads = attention->size("kv_n_heads")) {
+      return heads;
+    }
+  }
+  const std::int64_t class_default = class_defaults(model.model_type).num_kv_heads;
+  return class_default == 0 || fields.is_null("num_key_value_heads")
+             ? model.num_attention_heads
+             : std::optional<std::int64_t>(class_default);
+}
+
+/// An explicit width, else the class's, else hidden_size / num_attention_heads. Zamba's attention
+/// reads two rows side by side, so that its heads are twice as wide.
+inline std::optional<std::int64_t> uniform_head_size(const ConfigFields& fields,
+                                                     const ModelConfig& model) {
+  const bool zamba = model.model_type == "zamba" || model.model_type == "zamba2";
+  std::optional<std::int64_t> stated =
+      zamba
+          ? fields.size("attention_head_dim")
+          : fields.size({"head_dim", "attention_head_dim", "hidden_size_per_head", "kv_channels"});
+  stated = or_default(stated, class_defaults(model.model_type).head_dim);
+  if (stated || !model.hidden_size || !model.num_attention_heads) {
+    return stated;
+  }
+  const std::int64_t row = checked_mul(*model.hidden_size, zamba ? 2 : 1);
+  const std::int64_t heads = *model.num_attention_heads;
+  require(row % heads == 0, ErrorCode::format, "parse_model_config: ", fields.path(),
+          " has hidden_size ", *model.hidden_size, " and ", heads,
+          " attention heads and no head_dim, expected a multiple");
+  return row / heads;
+}
+
+/// Value width where it differs from the key's. Files with a switch for latent attention state the
+/// latter's width even where it is off, and 0 where there is none.
+inline std::optional<std::int64_t> uniform_head_size_v(const ConfigFields& fields,
+                                                       const ModelConfig& model) {
+  if (model.mla || fields.boolean("use_mla").has_value()) {
+    return std::nullopt;
+  }
+  const std::optional<std::int64_t> width = fields.integer("v_head_dim", 0, 1 << 20);
+  return width == 0 ? std::nullopt : width;
+}
+
+/// A size of windowed layers under one of its spellings at the top, or in
+/// `attention_other_setting`.
+inline std::optional<std::int64_t> windowed_size(const ConfigFields& fields,
+                                                 std::initializer_list<std::string_view> names,
+                                                 std::string_view nested_name) {
+  if (const std::optional<std::int64_t> stated = fields.size(names)) {
+    return stated;
+  }
+  const std::optional<ConfigFields> nested = fields.object("attention_other_setting");
+  return nested ? nested->size(nested_name) : std::nullopt;
+}
+
+inline void apply_widths(const ConfigFields& fields, ModelConfig& model) {
+  const std::string_view list_field = kv_head_list_field(fields);
+  std::vector<std::int64_t> listed;
+  if (!list_field.empty()) {
+    listed = *fields.integers(list_field, 0, 1 << 20);
+    require(listed.size() >= model.layers.size(), ErrorCode::format,
+            "parse_model_config: ", fields.path(), ".", list_field, " has ", listed.size(),
+            " entries, expected ", model.num_layers());
+  }
+  const auto heads = listed.empty() ? uniform_kv_heads(fields, model) : std::nullopt;
+  const auto width = uniform_head_size(fields, model);
+  const auto width_v = uniform_head_size_v(fields, model);
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    LayerConfig& layer = model.layers[i];
+    if (layer.attention == AttentionKind::none) {
+      continue;
+    }
+    const bool full = layer.attention == AttentionKind::full;
+    layer.is_mla = full && model.mla.has_value();
+    if (!layer.num_kv_heads) {
+      const auto special =
+          full ? fields.size("num_global_key_value_heads")
+               : windowed_size(fields, {"swa_num_key_value_heads", "num_swa_key_value_heads"},
+                               "num_attention_groups");
+      layer.num_kv_heads = special ? special : heads;
+    }
+    if (!listed.empty()) {
+      require(listed[i] > 0, ErrorCode::format, "parse_model_config: ", fields.path(), ".",
+              list_field, "[", i, "] is 0, expected KV heads for an attention layer");
+      layer.num_kv_heads = listed[i];
+    }
+    if (!layer.head_size) {
+      const auto special = full ? fields.size("global_head_dim")
+                                : windowed_size(fields, {"swa_head_dim"}, "head_dim");
+      layer.head_size = special ? special : width;
+    }
+    const auto special_v = full ? std::nullopt : fields.size("swa_v_head_dim");
+    layer.head_size_v = special_v ? special_v : width_v;
+  }
+}
+
+/// Query heads per layer where the file lists them, else nothing.
+inline std::optional<std::vector<std::int64_t>> query_head_list(const ConfigFields& fields,
+                                                                std::size_t num_layers) {
+  for (const std::string_view name : {"num_query_heads", "num_attention_heads_per_layer"}) {
+    const nlohmann::json* value = fields.find(name);
+    if (value != nullptr && value->is_array()) {
+      std::vector<std::int64_t> heads = *fields.integers(name, 0, 1 << 20);
+      require(heads.size() >= num_layers, ErrorCode::format, "parse_model_config: ", fields.path(),
+              ".", name, " has ", heads.size(), " entries, expected ", num_layers);
+      return heads;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Every KV head serves the same number of query heads. Latent attention has no KV heads.
+inline void require_head_groups(const ConfigFields& fields, const ModelConfig& model) {
+  if (attn_object(fields)) {
+    return;  // its rule has compared the heads
+  }
+  const auto listed = query_head_list(fields, model.layers.size());
+  const auto windowed = windowed_size(
+      fields, {"swa_num_attention_heads", "num_swa_attention_heads"}, "num_attention_heads");
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    const LayerConfig& layer = model.layers[i];
+    if (layer.attention == AttentionKind::none || layer.is_mla || !layer.num_kv_heads) {
+      continue;
+    }
+    std::optional<std::int64_t> queries = model.num_attention_heads;
+    if (listed) {
+      queries = (*listed)[i];
+    } else if (windowed && layer.attention != AttentionKind::full) {
+      queries = windowed;
+    }
+    require(!queries || (*queries > 0 && *queries % *layer.num_kv_heads == 0), ErrorCode::format,
+            "parse_model_config: ", fields.path(), " gives layer ", i,
+            " num_attention_heads = ", queries.value_or(0),
+            " and num_key_value_heads = ", *layer.num_kv_heads,
+            ", expected a whole number of query heads for every KV head");
+  }
+}
+
+}  // namespace turboquant::detail

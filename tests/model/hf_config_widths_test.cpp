@@ -1,0 +1,223 @@
+#include <turboquant/model/hf_config.hpp>
+
+#include <doctest/doctest.h>
+
+#include <support/error_of.hpp>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+using namespace turboquant;
+using turboquant::test::error_of;
+using turboquant::test::mentions;
+
+namespace {
+
+/// A model with `fields` after the layer count, which classes' defaults do not reach.
+ModelConfig model_of(const std::string& fields) {
+  return parse_model_config(R"({"num_hidden_layers":4,)" + fields + "}");
+}
+
+std::int64_t kv_heads(const std::string& fields) {
+  return model_of(fields).layers.back().num_kv_heads.value_or(-1);
+}
+
+std::int64_t head_size(const std::string& fields) {
+  return model_of(fields).layers.back().head_size.value_or(-1);
+}
+
+}  // namespace
+
+TEST_CASE("multi-query attention has one KV head, whatever number stands beside it") {
+  const std::string heads = R"("num_attention_heads":32,"hidden_size":4096)";
+  for (const std::string number :
+       {"", R"(,"num_kv_heads":32)", R"(,"num_key_value_heads":8)", R"(,"n_head_kv":32)",
+        R"(,"n_kv_heads":4)", R"(,"attn_config":{"kv_n_heads":8})"}) {
+    CAPTURE(number);
+    CHECK(kv_heads(heads + number + R"(,"multi_query":true)") == 1);
+    CHECK(kv_heads(heads + number + R"(,"multi_query":true,"new_decoder_architecture":false)") ==
+          1);
+    CHECK(kv_heads(heads + number + R"(,"multi_query":true,"new_decoder_architecture":true)") ==
+          kv_heads(heads + number));
+    CHECK(kv_heads(heads + number + R"(,"multi_query":false)") == kv_heads(heads + number));
+  }
+  // The published file of Falcon 7B states the number of its query heads.
+  const std::string falcon = R"("model_type":"falcon","num_attention_heads":71,"hidden_size":4544,)"
+                             R"("num_kv_heads":71,"new_decoder_architecture":false)";
+  CHECK(kv_heads(falcon + R"(,"multi_query":true)") == 1);
+  CHECK(kv_heads(falcon) == 1);
+  CHECK(kv_heads(falcon + R"(,"multi_query":false)") == 71);
+  CHECK(kv_heads(R"("model_type":"gpt_bigcode","n_head":48)") == 1);
+  CHECK(kv_heads(R"("model_type":"gpt_bigcode","n_head":48,"multi_query":false)") == 48);
+  const auto mpt = [](const std::string& attention) {
+    return kv_heads(R"("model_type":"mpt","n_heads":32,"d_model":4096,"attn_config":{)" +
+                    attention + "}");
+  };
+  CHECK(mpt(R"("attn_type":"multiquery_attention")") == 1);
+  CHECK(mpt(R"("attn_type":"multiquery_attention","kv_n_heads":8)") == 1);
+  CHECK(mpt(R"("attn_type":"grouped_query_attention","kv_n_heads":8)") == 8);
+  CHECK(mpt(R"("attn_type":"multihead_attention")") == 32);
+}
+
+TEST_CASE("ChatGLM's number of groups counts where its switch is on") {
+  const std::string glm = R"("model_type":"chatglm","num_attention_heads":32,"kv_channels":128,)"
+                          R"("multi_query_group_num":2)";
+  CHECK(kv_heads(glm + R"(,"multi_query_attention":true)") == 2);
+  CHECK(kv_heads(glm + R"(,"multi_query_attention":false)") == 32);
+  CHECK(kv_heads(glm) == 32);
+  CHECK(kv_heads(R"("num_attention_heads":32,"multi_query_group_num":2)") == 2);
+}
+
+TEST_CASE("Step-3: attention groups, other ones where a window bounds them") {
+  CHECK(kv_heads(R"("num_attention_heads":64,"num_attention_groups":8,"head_dim":128)") == 8);
+  CHECK(kv_heads(R"("model_type":"step3_text","num_attention_heads":64)") == 1);
+  CHECK(head_size(R"("model_type":"step3_text","num_attention_heads":64,"hidden_size":7168)") ==
+        256);
+  const ModelConfig step35 = model_of(
+      R"("model_type":"step3p5","num_attention_heads":64,"num_attention_groups":8,"head_dim":128,)"
+      R"("sliding_window":512,"layer_types":["full_attention","sliding_attention",)"
+      R"("sliding_attention","sliding_attention"],"attention_other_setting":{)"
+      R"("num_attention_heads":96,"num_attention_groups":16,"head_dim":64})");
+  CHECK(step35.layers[0].num_kv_heads == 8);
+  CHECK(step35.layers[0].head_size == 128);
+  CHECK(step35.layers[1].num_kv_heads == 16);
+  CHECK(step35.layers[1].head_size == 64);
+}
+
+TEST_CASE("latent attention that is switched off, or has no rank, is plain attention") {
+  const std::string heads = R"("num_attention_heads":10,"num_key_value_heads":10,)"
+                            R"("hidden_size":1280)";
+  for (const std::string off :
+       {R"(,"use_mla":false,"kv_lora_rank":null,"qk_nope_head_dim":0,"qk_rope_head_dim":0,)"
+        R"("v_head_dim":0)",
+        R"(,"use_mla":false,"kv_lora_rank":512,"qk_nope_head_dim":128,"qk_rope_head_dim":64,)"
+        R"("v_head_dim":96)",
+        R"(,"use_mla":false,"kv_lora_rank":512)", R"(,"use_mla":false,"kv_lora_rank":0)",
+        R"(,"kv_lora_rank":null,"v_head_dim":0,"qk_rope_head_dim":0)"}) {
+    CAPTURE(off);
+    const ModelConfig model = model_of(heads + off);
+    CHECK_FALSE(model.mla.has_value());
+    for (const LayerConfig& layer : model.layers) {
+      CHECK_FALSE(layer.is_mla);
+      CHECK(layer.num_kv_heads == 10);
+      CHECK(layer.head_size == 128);
+      CHECK_FALSE(layer.head_size_v.has_value());
+    }
+  }
+  CHECK(model_of(heads + R"(,"use_mla":true,"kv_lora_rank":512,"qk_rope_head_dim":64)")
+            .layers[0]
+            .is_mla);
+  // Without latent attention a value width is one, as in MiMo.
+  CHECK(model_of(heads + R"(,"v_head_dim":96)").layers[0].head_size_v == 96);
+  error_of(ErrorCode::format, [&] { (void)model_of(heads + R"(,"v_head_dim":-1)"); });
+  error_of(ErrorCode::format, [&] { (void)model_of(heads + R"(,"use_mla":"no")"); });
+}
+
+TEST_CASE("numbers that a file leaves out are those of its class") {
+  // google/gemma-3-4b-it and -12b-it as published.
+  const ModelConfig gemma4b = parse_model_config(
+      R"({"model_type":"gemma3","text_config":{"model_type":"gemma3_text","hidden_size":2560,)"
+      R"("num_hidden_layers":34,"sliding_window":1024,"rope_scaling":{"factor":8.0}}})");
+  CHECK(gemma4b.num_layers() == 34);
+  CHECK(gemma4b.num_attention_heads == 8);
+  const ModelConfig gemma12b = parse_model_config(
+      R"({"model_type":"gemma3","text_config":{"model_type":"gemma3_text","hidden_size":3840,)"
+      R"("num_hidden_layers":48,"num_attention_heads":16,"num_key_value_heads":8,)"
+      R"("sliding_window":1024}})");
+  CHECK(gemma12b.layers[0].num_kv_heads == 8);
+  for (const ModelConfig* model : {&gemma4b, &gemma12b}) {
+    for (const LayerConfig& layer : model->layers) {
+      CHECK(layer.head_size == 256);
+    }
+  }
+  CHECK(gemma4b.layers[0].num_kv_heads == 4);
+  CHECK(gemma4b.layers[0].window == 1024);
+
+  // Every class of the table as a file that states nothing.
+  for (const std::string_view type :
+       {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gemma3n_text",
+        "gpt_oss", "step3_text", "step3p5"}) {
+    CAPTURE(type);
+    const ModelConfig model = parse_model_config(R"({"model_type":")" + std::string(type) + "\"}");
+    CHECK(model.num_layers() == detail::class_defaults(type).num_layers);
+    CHECK(mentions(model.notes.front(), std::string(type)));
+    for (const LayerConfig& layer : model.layers) {
+      CHECK(layer.num_kv_heads.has_value());
+      CHECK(layer.head_size.has_value());
+      CHECK((layer.attention == AttentionKind::full) != layer.window.has_value());
+    }
+  }
+  CHECK(parse_model_config(R"({"model_type":"gpt_oss"})").layers[0].window == 128);
+  CHECK(parse_model_config(R"({"model_type":"gemma3n_text"})").cache_owner(34) == 19);
+
+  // What is stated wins, and a null that its class reads as "like the query heads" does too.
+  CHECK(head_size(R"("model_type":"qwen3","num_attention_heads":32,"hidden_size":2560)") == 128);
+  CHECK(head_size(R"("model_type":"qwen3","num_attention_heads":32,"head_dim":80)") == 80);
+  CHECK(kv_heads(R"("model_type":"mistral","num_attention_heads":16)") == 8);
+  CHECK(kv_heads(R"("model_type":"mistral","num_attention_heads":16,"num_key_value_heads":2)") ==
+        2);
+  CHECK(kv_heads(R"("model_type":"mistral","num_attention_heads":16,)"
+                 R"("num_key_value_heads":null)") == 16);
+  // A class that is not in the table leaves nothing to guess with.
+  CHECK(mentions(error_of(ErrorCode::format,
+                          [] { (void)parse_model_config(R"({"model_type":"someone_else"})"); }),
+                 "has no num_hidden_layers"));
+  CHECK(kv_heads(R"("model_type":"someone_else")") == -1);
+}
+
+TEST_CASE("Zamba's heads span two rows") {
+  const std::string zamba2 = R"("model_type":"zamba2","hybrid_layer_ids":[3],"hidden_size":3584,)"
+                             R"("num_attention_heads":32,"kv_channels":112,"head_dim":null)";
+  CHECK(head_size(zamba2) == 224);
+  CHECK(head_size(zamba2 + R"(,"attention_head_dim":160)") == 160);
+  CHECK(model_of(R"("model_type":"zamba","attn_layer_period":6,"attn_layer_offset":4,)"
+                 R"("hidden_size":3712,"num_attention_heads":16)")
+            .layers[2]
+            .head_size == 464);
+}
+
+TEST_CASE("further spellings: BLOOM, AFM, Baichuan-M1") {
+  const ModelConfig bloom =
+      parse_model_config(R"({"model_type":"bloom","n_layer":2,"n_embed":14336,)"
+                         R"("num_attention_heads":112})");
+  CHECK(bloom.hidden_size == 14336);
+  CHECK(bloom.layers[0].head_size == 128);
+  CHECK(parse_model_config(R"({"num_layers":2,"hidden_dim":2048,"num_heads":16,"num_kv_heads":2})")
+            .layers[0]
+            .head_size == 128);
+  const ModelConfig baichuan =
+      model_of(R"("sliding_window_layers":[1,3],"sliding_window":8192,"num_attention_heads":16,)"
+               R"("num_key_value_heads":2,"num_swa_attention_heads":32,)"
+               R"("num_swa_key_value_heads":8,"head_dim":128)");
+  CHECK(baichuan.layers[0].num_kv_heads == 2);
+  CHECK(baichuan.layers[1].num_kv_heads == 8);
+}
+
+TEST_CASE("what the softmax has beside its logits") {
+  CHECK_FALSE(model_of(R"("num_attention_heads":8)").attn_logit_softcapping.has_value());
+  CHECK(model_of(R"("attn_logit_softcapping":30.0)").attn_logit_softcapping == 30.0);
+  CHECK(model_of(R"("model_type":"gemma2")").attn_logit_softcapping == 50.0);
+  CHECK(model_of(R"("model_type":"gemma2","attn_logit_softcapping":20)").attn_logit_softcapping ==
+        20.0);
+  CHECK_FALSE(model_of(R"("model_type":"gemma2","attn_logit_softcapping":null)")
+                  .attn_logit_softcapping.has_value());
+  for (const std::string value : {"0", "-30", "\"30\"", "1e300"}) {
+    CHECK(mentions(error_of(ErrorCode::format,
+                            [&] { (void)model_of(R"("attn_logit_softcapping":)" + value); }),
+                   "attn_logit_softcapping is"));
+  }
+  for (const std::string type : {"gemma3n", "gemma3n_text", "gemma4", "gemma4_text"}) {
+    CHECK(model_of(R"("model_type":")" + type + "\"").attention_scale == 1.0);
+  }
+  CHECK_FALSE(model_of(R"("model_type":"gemma3_text")").attention_scale.has_value());
+  for (const LayerConfig& layer : model_of(R"("model_type":"gpt_oss")").layers) {
+    CHECK(layer.has_learned_sinks);
+  }
+  const ModelConfig mimo =
+      model_of(R"("hybrid_layer_pattern":[0,1,1,0],"sliding_window":128,)"
+               R"("add_swa_attention_sink_bias":true,"add_full_attention_sink_bias":false)");
+  CHECK_FALSE(mimo.layers[0].has_learned_sinks);
+  CHECK(mimo.layers[1].has_learned_sinks);
+  CHECK_FALSE(model_of(R"("num_attention_heads":8)").layers[0].has_learned_sinks);
+}
