@@ -31,6 +31,7 @@ struct DeviceRows {
 
 struct Outcome {
   std::vector<std::byte> tiles;
+  std::vector<std::vector<std::byte>> snapshots;
   std::vector<float> output;
 };
 
@@ -83,6 +84,10 @@ Outcome run(const KVShape& shape, bool key_means) {
   take(sums);
   const auto& format = manager.engine(0, a).store().codec().format();
   for (const auto id : {a, b, c}) {
+    outcome.snapshots.push_back(manager.save(exec, id));
+    const auto loaded = manager.load(exec, outcome.snapshots.back());
+    CHECK(manager.save(exec, loaded) == outcome.snapshots.back());
+    manager.close(loaded);
     const auto view = manager.view(exec, 0, id);
     std::vector<std::byte*> pages(std::size_t(view.history.num_pages));
     using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
@@ -116,6 +121,7 @@ void compare(const char* name, const KVShape& shape, bool key_means, const Outco
   const Outcome outcome = run<Exec>(shape, key_means);
   CAPTURE(std::string(name));
   CHECK(outcome.tiles == expected.tiles);
+  CHECK(outcome.snapshots == expected.snapshots);
   REQUIRE(outcome.output.size() == expected.output.size());
   double worst = 0;
   for (std::size_t i = 0; i < expected.output.size(); ++i) {
