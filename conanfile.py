@@ -2,7 +2,7 @@
 
 Header-only: one package serves all settings. Components are the CMake targets TurboQuant::core,
 TurboQuant::hf (option with_hf) and TurboQuant::turboquant (option with_kokkos). The test package is in
-tests/consumer/conan; tests/consumer/conan/run.cmake exercises the recipe offline, with packages made from what the
+tests/consumer/conan; tests/consumer/run.cmake exercises the recipe offline, with packages made from what the
 build found on the machine. The requirements' own recipes in a remote were not exercised.
 """
 

@@ -1,6 +1,7 @@
 #include <turboquant/device/runtime.hpp>
 #include <turboquant/runtime/cache_manager.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <vector>
@@ -40,6 +41,12 @@ int main() {
               static_cast<long long>(stats.length), static_cast<long long>(stats.history_tokens),
               cache.memory_use().total());
   cache.truncate(exec, b, 500);  // the token was a proposal and not accepted
+
+  // Everything of a sequence as bytes, for another day, process or machine.
+  const std::vector<std::byte> saved = cache.save(exec, a);
   cache.close(a);
+  const SequenceId c = cache.load(exec, saved);
+  std::printf("%zu bytes saved; loaded as sequence %lld\n", saved.size(),
+              static_cast<long long>(c));
   return std::fflush(stdout) == 0 && std::ferror(stdout) == 0 ? 0 : 1;
 }

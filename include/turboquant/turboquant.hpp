@@ -28,14 +28,19 @@
 #include <turboquant/base/float8.hpp>
 #include <turboquant/base/message.hpp>
 #include <turboquant/base/random.hpp>
+#include <turboquant/cache/capture_contents.hpp>
 #include <turboquant/cache/capture_engine.hpp>
+#include <turboquant/cache/capture_options.hpp>
 #include <turboquant/cache/encode_batch.hpp>
+#include <turboquant/cache/host_copy.hpp>
 #include <turboquant/cache/job_upload.hpp>
 #include <turboquant/cache/kv_store.hpp>
+#include <turboquant/cache/kv_store_view.hpp>
 #include <turboquant/cache/memory_ledger.hpp>
 #include <turboquant/cache/page_pool.hpp>
 #include <turboquant/cache/paged_source.hpp>
 #include <turboquant/cache/ring_buffer.hpp>
+#include <turboquant/cache/snapshot.hpp>
 #include <turboquant/cache/tile_storage.hpp>
 #include <turboquant/cache/token_rows.hpp>
 #include <turboquant/device/arch/cuda_exact_rows.hpp>
@@ -51,6 +56,7 @@
 #include <turboquant/device/arch/cuda_sm90_launch.hpp>
 #include <turboquant/device/arch/cuda_sm90_ring.hpp>
 #include <turboquant/device/arch/cuda_target.hpp>
+#include <turboquant/device/arch/device_floats.hpp>
 #include <turboquant/device/arch/device_lanes.hpp>
 #include <turboquant/device/arch/float8_query.hpp>
 #include <turboquant/device/arch/host_operations.hpp>
@@ -75,6 +81,7 @@
 #include <turboquant/device/arch/x86_avx512_values.hpp>
 #include <turboquant/device/arch/x86_target.hpp>
 #include <turboquant/device/attention_operations.hpp>
+#include <turboquant/device/butterfly_signs.hpp>
 #include <turboquant/device/dot_host_tiles.hpp>
 #include <turboquant/device/dot_keys.hpp>
 #include <turboquant/device/dot_mma_tiles.hpp>
@@ -115,6 +122,7 @@
 #include <turboquant/device/tile_store.hpp>
 #include <turboquant/device/tile_words.hpp>
 #include <turboquant/device/transcode.hpp>
+#include <turboquant/io/byte_record.hpp>
 #include <turboquant/io/message_text.hpp>
 #include <turboquant/io/safetensors.hpp>
 #include <turboquant/io/safetensors_header.hpp>

@@ -41,7 +41,7 @@ std::vector<float> inputs(const Codebook<float>& codebook) {
 
 TEST_CASE("searching an array gives the codes of searching one by one, for every width and size") {
   for (int bits = 1; bits <= 8; ++bits) {
-    const auto codebook = lloyd_max(64, bits)->codebook.scaled<float>(8.0);
+    const auto codebook = lloyd_max(64, bits).codebook.scaled<float>(8.0);
     const std::vector<float> x = inputs(codebook);
     for (const float factor : {1.0F, 0.37F, 2.5F}) {
       for (std::size_t count = 0; count <= x.size(); count += count < 80 ? 1 : 41) {

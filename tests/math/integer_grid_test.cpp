@@ -75,12 +75,12 @@ TEST_CASE("the step is the best one for its levels") {
 TEST_CASE("the grid loses as little at the dimensions of attention heads") {
   for (const int dim : {64, 128, 256}) {
     for (int bits = 1; bits <= 4; ++bits) {
-      const auto optimum = lloyd_max(dim, bits);
+      const auto& optimum = lloyd_max(dim, bits);
       const auto grid = grid_codebook(integer_grid(bits));
       const double root = std::sqrt(static_cast<double>(dim));
       for (std::size_t i = grid.levels() / 2; i < grid.levels(); ++i) {
         CHECK(grid.centroids()[i] ==
-              doctest::Approx(optimum->codebook.centroids()[i] * root).epsilon(0.04));
+              doctest::Approx(optimum.codebook.centroids()[i] * root).epsilon(0.04));
       }
     }
   }

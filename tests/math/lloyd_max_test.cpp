@@ -140,7 +140,7 @@ TEST_CASE(
     const double expected =
         std::exp(std::lgamma(dim / 2.0) - std::lgamma((dim + 1) / 2.0)) / root_pi;
     CHECK(mean_absolute_coordinate(dim) == doctest::Approx(expected).epsilon(1e-11));
-    const double mse = lloyd_max(dim, 1)->mse_per_coordinate;
+    const double mse = lloyd_max(dim, 1).mse_per_coordinate;
     CHECK(mse == doctest::Approx(1.0 / dim - expected * expected).epsilon(1e-10));
   }
 }
@@ -148,15 +148,15 @@ TEST_CASE(
 TEST_CASE("known distortions of 128 dimensions") {
   const double expected[] = {0.3608885937, 0.1160000703, 0.0339659258, 0.0093147880};
   for (int bits = 1; bits <= 4; ++bits) {
-    CHECK(std::fabs(128 * lloyd_max(128, bits)->mse_per_coordinate - expected[bits - 1]) < 1e-9);
+    CHECK(std::fabs(128 * lloyd_max(128, bits).mse_per_coordinate - expected[bits - 1]) < 1e-9);
   }
 }
 
 TEST_CASE("more bits always distort less, and large dimensions approach the Gaussian codebook") {
   for (const int dim : {3, 17, 128, 2048}) {
     for (int bits = 2; bits <= 8; ++bits) {
-      CHECK(lloyd_max(dim, bits)->mse_per_coordinate <
-            lloyd_max(dim, bits - 1)->mse_per_coordinate / 2.5);
+      CHECK(lloyd_max(dim, bits).mse_per_coordinate <
+            lloyd_max(dim, bits - 1).mse_per_coordinate / 2.5);
     }
   }
   // Max (1960), table of the Gaussian optimum: 2 bits {0.4528, 1.510}, distortion 0.1175.

@@ -157,7 +157,7 @@ Quality measure(int dim, int bits, std::uint64_t seeds, Make make) {
     }
     quality.gain += projection / squared / static_cast<double>(seeds);
   }
-  const double haar = dim * lloyd_max(dim, bits)->mse_per_coordinate;
+  const double haar = dim * lloyd_max(dim, bits).mse_per_coordinate;
   quality.report =
       "dim " + std::to_string(dim) + ", " + std::to_string(bits) + " bits, MSE / Haar MSE";
   for (const double mean : error) {

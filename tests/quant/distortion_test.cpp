@@ -70,7 +70,7 @@ TEST_CASE("plain scale: head dimensions outside the table have the distortion of
   for (const int dim : {16, 100, 112, 120, 160, 192, 576}) {
     const auto x = gaussian(static_cast<std::size_t>(dim) * (dim < 100 ? 40000 : 4000), 77);
     for (const int bits : {1, 2, 3, 4}) {
-      const double exact = lloyd_max(dim, bits)->mse_per_coordinate * dim;
+      const double exact = lloyd_max(dim, bits).mse_per_coordinate * dim;
       CAPTURE(dim);
       CAPTURE(bits);
       CHECK(relative_error(HadamardRotation(dim, 9), bits, {.scale_rule = ScaleRule::plain}, x) ==

@@ -365,7 +365,7 @@ TEST_CASE("cells: a value on a boundary belongs to the upper cell, and both zero
   // Without a rotation and with a root mean square of exactly 1 the coordinates meet the codebook
   // as they are.
   for (int bits = 1; bits <= 8; ++bits) {
-    const Codebook<float> levels = lloyd_max(64, bits)->codebook.scaled<float>(8.0);
+    const Codebook<float> levels = lloyd_max(64, bits).codebook.scaled<float>(8.0);
     std::vector<float> values{0.0F, -0.0F, 1.0F, -1.0F, 100.0F, -100.0F, 1e-30F, -1e-30F};
     for (const float boundary : levels.boundaries()) {
       values.push_back(boundary);
@@ -387,7 +387,7 @@ TEST_CASE("cells: a value on a boundary belongs to the upper cell, and both zero
 TEST_CASE("cells: the array search agrees with the codebook for every length and random input") {
   const auto x = gaussian(4096, 14);
   for (int bits = 1; bits <= 8; ++bits) {
-    const Codebook<float> levels = lloyd_max(64, bits)->codebook.scaled<float>(8.0);
+    const Codebook<float> levels = lloyd_max(64, bits).codebook.scaled<float>(8.0);
     for (const std::size_t count :
          {std::size_t{1}, std::size_t{7}, std::size_t{31}, std::size_t{100}, x.size()}) {
       std::vector<std::uint8_t> codes(count + 1, 0xAB);

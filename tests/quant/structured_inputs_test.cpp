@@ -116,7 +116,7 @@ double error_ratio(const Input& input, int dim, int bits, MakeRotation make_rota
         {.scale_rule = ScaleRule::plain, .metadata = MetadataType::float32});
     sum += squared_distance(x, decode(quantizer, quantizer.encode(x), d)) / dot(x, x);
   }
-  return sum / seeds / (lloyd_max(dim, bits)->mse_per_coordinate * dim);
+  return sum / seeds / (lloyd_max(dim, bits).mse_per_coordinate * dim);
 }
 
 /// Gain of the coordinates that are no outliers: <rest, decoded rest> / |rest|^2 over seeds and

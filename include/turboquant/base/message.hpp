@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdio>
 #include <initializer_list>
 #include <string>
@@ -52,6 +53,14 @@ class MessagePart {
   unsigned long long natural_ = 0;
   double real_ = 0;
 };
+
+/// `number` with `digits` digits behind the point.
+[[nodiscard]] inline std::string fixed_point(double number, int digits) {
+  const int size = std::snprintf(nullptr, 0, "%.*f", digits, number);
+  std::string text(static_cast<std::size_t>(size), ' ');
+  std::snprintf(text.data(), text.size() + 1, "%.*f", digits, number);
+  return text;
+}
 
 inline void write_message(std::string& message, std::initializer_list<MessagePart> parts) {
   for (const MessagePart& part : parts) {

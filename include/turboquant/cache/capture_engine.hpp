@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/base/checked_math.hpp>
+#include <turboquant/cache/capture_contents.hpp>
 #include <turboquant/cache/encode_batch.hpp>
 #include <turboquant/cache/kv_store.hpp>
 #include <turboquant/cache/paged_source.hpp>
@@ -16,23 +17,6 @@
 #include <vector>
 
 namespace turboquant {
-
-struct CaptureOptions {
-  KVShape shape{};
-  /// Tokens of the exact window of a compressed layer, 0 to 2^30; at least 63 with key means.
-  std::int64_t window_capacity = 128;
-  /// The first so many tokens stay exact for good (attention sinks), 0 to 2^20.
-  std::int64_t sinks = 0;
-  /// A query sees this many newest tokens, itself included, and the sinks; 0 = all. Older tokens
-  /// are given up.
-  std::int64_t sliding_window = 0;
-  /// With a sliding window: this many older tokens are kept too, so that as many newest tokens can
-  /// be truncated or be queries of their own; at least 8.
-  std::int64_t rollback_tokens = 8;
-  /// Tokens of a page of compressed history, a multiple of 64; 0 = flat, without a sliding window
-  /// only.
-  std::int64_t block_size = 256;
-};
 
 /// What kernels read of a `KVCaptureEngine`. A plain record; valid until the engine changes.
 template <class T>
@@ -79,11 +63,11 @@ class KVCaptureEngine {
   KVCaptureEngine(const CaptureOptions& options, std::optional<TileCodec<Space>> codec,
                   std::shared_ptr<MemoryLedger> ledger = std::make_shared<MemoryLedger>(),
                   std::shared_ptr<PagePool<Space>> pool = nullptr)
-      : options_(checked(options, codec)),
+      : options_(detail::checked(options, codec)),
         ledger_(std::move(ledger)),
         sinks_(options.shape, {.capacity = options.sinks, .flush_tokens = 1, .first_position = 0},
                ledger_),
-        window_(options.shape, window_options(options, codec.has_value()), ledger_),
+        window_(options.shape, detail::window_options(options, codec.has_value()), ledger_),
         upload_(ledger_) {
     if (codec) {
       const ErrorContext context("KVCaptureEngine: ");
@@ -242,6 +226,49 @@ class KVCaptureEngine {
     return view;
   }
 
+  /// Everything that is stored, on the host. Waits for `exec`. O(bytes).
+  template <class Exec>
+  [[nodiscard]] CaptureContents<T> contents(const Exec& exec) const {
+    CaptureContents<T> out;
+    out.length = length();
+    out.history_begin = history_begin();
+    out.window_begin = window_.begin();
+    sinks_.copy_out(exec, out.sink_keys, out.sink_values);
+    window_.copy_out(exec, out.window_keys, out.window_values);
+    if (store_) {
+      out.tiles = store_->copy_out(exec);
+    }
+    return out;
+  }
+
+  /// Fills an empty engine with what one of equal options held. What follows is as it would have
+  /// been there, bit for bit.
+  /// @throws Error(invalid_argument) unless this engine is empty, Error(out_of_range),
+  ///         Error(shape_mismatch) and Error(non_finite) for contents that no engine of these
+  ///         options has, Error(capacity); nothing is changed then. Waits for `exec`. O(bytes).
+  template <class Exec>
+  void restore(const Exec& exec, CaptureContents<T> contents) {
+    const LedgerCall call(ledger_, "KVCaptureEngine::restore");
+    require(length() == 0 && history_begin() == options_.sinks, ErrorCode::invalid_argument,
+            "KVCaptureEngine::restore: the engine holds ", length(),
+            " tokens, expected an empty one");
+    detail::require_contents("KVCaptureEngine::restore", options_, store_.has_value(), contents);
+    KVCaptureEngine filled = fork();
+    if (store_) {
+      const detail::TileRun run = store_->run_of(contents.history_begin, contents.window_begin);
+      detail::check_tiles("KVCaptureEngine::restore", store_->codec().format(),
+                          options_.shape.kv_heads, run, contents.tiles);
+      filled.store_->assign(exec, contents.history_begin, contents.window_begin,
+                            std::move(contents.tiles));
+    }
+    const std::int64_t end = (std::max)(contents.length, options_.sinks);
+    filled.sinks_.assign(exec, 0, (std::min)(contents.length, options_.sinks),
+                         contents.sink_keys.data(), contents.sink_values.data());
+    filled.window_.assign(exec, contents.window_begin, end - contents.window_begin,
+                          contents.window_keys.data(), contents.window_values.data());
+    *this = std::move(filled);
+  }
+
   /// A prepared append: everything that can fail has been done, nothing has changed.
   struct Plan {
     typename RingBuffer<Space, T>::Plan sinks;
@@ -311,52 +338,6 @@ class KVCaptureEngine {
     if (other.store_) {
       store_.emplace(other.store_->fork());
     }
-  }
-
-  static const CaptureOptions& checked(const CaptureOptions& options,
-                                       const std::optional<TileCodec<Space>>& codec) {
-    require_valid("KVCaptureEngine", options.shape);
-    const auto in_range = [](const char* name, std::int64_t value, std::int64_t least,
-                             std::int64_t most) {
-      require(value >= least && value <= most, ErrorCode::invalid_argument,
-              "KVCaptureEngine: ", name, " is ", value, ", expected ", least, " to ", most);
-    };
-    constexpr std::int64_t most = std::int64_t{1} << 30U;
-    in_range("window_capacity", options.window_capacity, 0, most);
-    in_range("sinks", options.sinks, 0, std::int64_t{1} << 20U);
-    in_range("sliding_window", options.sliding_window, 0, most);
-    in_range("rollback_tokens", options.rollback_tokens, 8, most);
-    in_range("block_size", options.block_size, 0, most);
-    if (codec) {
-      const TileFormat& format = codec->format();
-      require(
-          format.key_dim == options.shape.key_dim && format.value_dim == options.shape.value_dim,
-          ErrorCode::shape_mismatch, "KVCaptureEngine: the codec has key_dim ", format.key_dim,
-          " and value_dim ", format.value_dim, ", expected those of the shape, ",
-          options.shape.key_dim, " and ", options.shape.value_dim);
-      require(options.sliding_window == 0 || options.block_size > 0, ErrorCode::unsupported,
-              "KVCaptureEngine: block_size is 0 (flat), expected pages with a sliding window of ",
-              options.sliding_window);
-      constexpr auto tile = static_cast<std::int64_t>(TileFormat::tokens);
-      require(!format.centres_keys() || options.window_capacity >= tile - 1, ErrorCode::unsupported,
-              "KVCaptureEngine: window_capacity is ", options.window_capacity,
-              ", expected at least ", tile - 1,
-              " with key_centring tile_mean, so that the tokens of a tile leave together");
-    }
-    return options;
-  }
-
-  static RingBufferOptions window_options(const CaptureOptions& options, bool compressed) {
-    if (compressed) {
-      return {.capacity = options.window_capacity,
-              .flush_tokens = static_cast<std::int64_t>(TileFormat::tokens),
-              .first_position = options.sinks};
-    }
-    return {.capacity = options.sliding_window > 0
-                            ? options.sliding_window + options.rollback_tokens
-                            : std::int64_t{1} << 40U,
-            .flush_tokens = 1,
-            .first_position = options.sinks};
   }
 
   [[nodiscard]] std::int64_t to_sinks(std::int64_t count) const noexcept {

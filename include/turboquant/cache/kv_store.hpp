@@ -2,6 +2,8 @@
 
 #include <turboquant/base/checked_math.hpp>
 #include <turboquant/cache/encode_batch.hpp>
+#include <turboquant/cache/host_copy.hpp>
+#include <turboquant/cache/kv_store_view.hpp>
 #include <turboquant/cache/tile_storage.hpp>
 #include <turboquant/cache/token_rows.hpp>
 
@@ -13,28 +15,6 @@
 #include <vector>
 
 namespace turboquant {
-
-/// What kernels read of a `CompressedKVStore`. A plain record; valid until the store changes.
-///
-/// Token at position p is slot (p - page_position) % 64 of tile (p - page_position) / 64; tile t is
-/// tile t % tiles_per_page of page t / tiles_per_page; a page is [kv head][tile in page][tile
-/// bytes].
-struct KVStoreView {
-  std::byte* const* pages = nullptr;  ///< (num_pages), in the store's memory space
-  std::int64_t num_pages = 0;
-  std::int64_t tiles_per_page = 1;
-  std::int64_t page_position = 0;  ///< position of slot 0 of page 0
-  std::int64_t begin = 0;          ///< the positions [begin, end) hold tokens
-  std::int64_t end = 0;
-
-  friend bool operator==(const KVStoreView&, const KVStoreView&) = default;
-};
-
-struct KVStoreOptions {
-  /// Tokens of a page, a multiple of 64; 0 stores the tiles flat, as one block that grows.
-  std::int64_t block_size = 0;
-  std::int64_t first_position = 0;  ///< position of the first token
-};
 
 /// The compressed history of one layer and sequence: whole tiles of 64 tokens and a last tile that
 /// fills in place.
@@ -55,8 +35,7 @@ class CompressedKVStore {
   /// own where
   ///               options.block_size > 0
   /// @throws Error(invalid_argument) for a block size that is no multiple of 64, fewer than 1 head,
-  /// or a pool that does
-  ///         not fit
+  /// or a pool that does not fit
   CompressedKVStore(const TileCodec<Space>& codec, int kv_heads, const KVStoreOptions& options = {},
                     std::shared_ptr<MemoryLedger> ledger = std::make_shared<MemoryLedger>(),
                     std::shared_ptr<PagePool<Space>> pool = nullptr)
@@ -125,8 +104,7 @@ class CompressedKVStore {
   /// @param keys   (tokens, kv_heads, key_dim), finite; `T` is float, float16 or bfloat16
   /// @param values (tokens, kv_heads, value_dim), finite
   /// @throws Error(shape_mismatch), Error(non_finite), Error(capacity); the store is unchanged
-  /// then. Waits for `exec`.
-  ///         O(tokens). Same bits always.
+  /// then. Waits for `exec`. O(tokens). Same bits always.
   template <class T, class Exec>
   void append(const Exec& exec, const TokenRows<Space, T>& keys,
               const TokenRows<Space, T>& values) {
@@ -193,6 +171,29 @@ class CompressedKVStore {
             "CompressedKVStore::restart: position is ", position, ", expected ",
             options_.first_position, " to ", end_);
     forget(position);
+  }
+
+  [[nodiscard]] detail::TileRun run_of(std::int64_t begin, std::int64_t end) const noexcept {
+    return {begin - options_.first_position, end - options_.first_position};
+  }
+  /// Copies all tiles to the host: (kv_heads, tiles, tile bytes) in host order, slots without a
+  /// token zero. Waits for `exec`. O(bytes).
+  template <class Exec>
+  [[nodiscard]] std::vector<std::byte> copy_out(const Exec& exec) const {
+    const auto address = [&](std::int64_t t) { return tiles_.address(t); };
+    return detail::copy_tiles_out<Space>(exec, codec_.format(), kv_heads_, run_of(begin_, end_),
+                                         address);
+  }
+  /// Fills an empty store with the tokens [begin, end), from tiles as `copy_out` gives them.
+  /// @throws Error(capacity); the store is unchanged then. Waits for `exec`. O(bytes).
+  template <class Exec>
+  void assign(const Exec& exec, std::int64_t begin, std::int64_t end,
+              std::vector<std::byte> tiles) {
+    const detail::TileRun run = run_of(begin, end);
+    Plan plan{tiles_.prepare(run.first(), run.first() + run.count()), 0, begin, end};
+    const auto address = [&](std::int64_t t) { return tiles_.address(plan.tiles, t); };
+    detail::copy_tiles_in<Space>(exec, codec_.format(), kv_heads_, run, std::move(tiles), address);
+    commit(std::move(plan));
   }
 
   /// A prepared append: everything that can fail has been done, nothing has changed.

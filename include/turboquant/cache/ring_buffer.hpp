@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/base/checked_math.hpp>
+#include <turboquant/cache/host_copy.hpp>
 #include <turboquant/cache/job_upload.hpp>
 #include <turboquant/cache/memory_ledger.hpp>
 #include <turboquant/cache/token_rows.hpp>
@@ -177,6 +178,41 @@ class RingBuffer {
     detail::JobUpload<Space> upload(ledger_);
     detail::copy_blocks<T>(exec, upload.put(exec, 0, jobs), jobs.size());
     exec.fence();
+  }
+
+  /// Copies the contents to the host in token order. Waits for `exec`. O(size).
+  template <class Exec>
+  void copy_out(const Exec& exec, std::vector<T>& keys, std::vector<T>& values) const {
+    keys.resize(static_cast<std::size_t>(size() * shape_.key_numbers()));
+    values.resize(static_cast<std::size_t>(size() * shape_.value_numbers()));
+    std::int64_t row = 0;
+    for (const RowRange& range : ranges(begin_, end_)) {
+      const auto copy = [&](const T* from, T* to, std::int64_t numbers) {
+        detail::copy_to_host<Space>(exec, from + range.first * numbers, to + row * numbers,
+                                    range.count * numbers);
+      };
+      copy(storage_.keys, keys.data(), shape_.key_numbers());
+      copy(storage_.values, values.data(), shape_.value_numbers());
+      row += range.count;
+    }
+  }
+
+  /// Replaces the contents by tokens [begin, begin + count), `count <= capacity()`, from rows on
+  /// the host.
+  /// @throws Error(capacity); the buffer is unchanged then. Waits for `exec`. O(count).
+  template <class Exec>
+  void assign(const Exec& exec, std::int64_t begin, std::int64_t count, const T* keys,
+              const T* values) {
+    Plan plan;
+    plan.begin = begin;
+    plan.end = begin + count;
+    if (count > 0) {
+      plan.storage = allocate(count);
+      detail::copy_from_host<Space>(exec, keys, plan.storage.keys, count * shape_.key_numbers());
+      detail::copy_from_host<Space>(exec, values, plan.storage.values,
+                                    count * shape_.value_numbers());
+    }
+    commit(plan);
   }
 
   /// Forgets the tokens from position `end` on; a position before `begin()` empties the buffer and

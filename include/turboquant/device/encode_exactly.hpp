@@ -16,21 +16,6 @@
 
 namespace turboquant::detail {
 
-/// Tokens of a tile whose rounding is not certain, in a team's scratch.
-struct UncertainTokens {
-  static constexpr std::size_t bytes = 4 + TileFormat::tokens;
-
-  std::int32_t* count = nullptr;  ///< 0 before
-
-  KOKKOS_FORCEINLINE_FUNCTION void add(std::size_t token) const {
-    const std::int32_t place = Kokkos::atomic_fetch_add(count, 1);
-    reinterpret_cast<unsigned char*>(count + 1)[place] = static_cast<unsigned char>(token);
-  }
-  [[nodiscard]] TURBOQUANT_FUNCTION std::size_t operator[](std::int32_t i) const {
-    return reinterpret_cast<const unsigned char*>(count + 1)[i];
-  }
-};
-
 /// A vector in scratch memory and the lanes that work on it.
 /// @tparam Width lanes of the hardware vector
 template <int Width>

@@ -10,7 +10,7 @@
 #include <limits>
 
 /// @file
-/// Min-max groups, from rows in scratch memory.
+/// Min-max groups of numbers in registers.
 
 namespace turboquant::detail {
 
@@ -21,7 +21,8 @@ inline constexpr float float_infinity = std::numeric_limits<float>::infinity();
                                                                      int top, bool odd_token) {
   GroupNumbers numbers;
   const float range = highest - lowest;
-  if (!rounds_surely(range / static_cast<float>(top), 0x1p-22F, numbers.scale) ||
+  if (!rounds_surely(range * reciprocal_of_float(static_cast<float>(top)), 0x1p-21F,
+                     numbers.scale) ||
       range > 0x1p100F) {
     return {lowest, highest, top, odd_token};
   }
@@ -30,23 +31,25 @@ inline constexpr float float_infinity = std::numeric_limits<float>::infinity();
   numbers.scale.bits = static_cast<std::uint16_t>(numbers.scale.bits | (odd_token ? 0x8000U : 0U));
   float edge = odd_token ? highest : lowest;
   edge = larger_of(smaller_of(edge, float16_max), -float16_max);
-  numbers.zero = float16::from_float(edge);
+  numbers.zero = half_of_float(edge);
   numbers.zero.bits = numbers.zero.bits == 0x8000U ? std::uint16_t{0} : numbers.zero.bits;
   return numbers;
 }
 
 /// `value_code` of 8 numbers at a time.
 ///
-/// Steps in float are wrong by less than 2^-18 up to the largest code; a number that close to a
-/// border between two codes is divided. Rows of few bits often are at a border exactly.
+/// Steps in float are wrong by less than 2^-17 up to the largest code; a number that close to a
+/// border between two codes is compared with it in double. Rows of few bits often are at a border
+/// exactly.
 class GroupCodes {
  public:
   KOKKOS_FORCEINLINE_FUNCTION GroupCodes(const GroupNumbers& numbers, int top)
       : zero_(float_of_half(numbers.zero.bits)),
         highest_(static_cast<float>(top)),
-        divisor_(numbers.divisor()),
+        numbers_(numbers),
         top_(top) {
-    const float inverse = numbers.magnitude > 0 ? 1.0F / (numbers.magnitude * highest_) : 0.0F;
+    const float inverse =
+        numbers.magnitude > 0 ? reciprocal_of_float(numbers.magnitude * highest_) : 0.0F;
     factor_ = numbers.mirrored ? -inverse : inverse;
   }
 
@@ -60,11 +63,11 @@ class GroupCodes {
     }
     const std::uint32_t codes = low_bytes(rounded[0], rounded[2], rounded[4], rounded[6]) +
                                 (low_bytes(rounded[1], rounded[3], rounded[5], rounded[7]) << 4U);
-    return farthest < 0.5F - margin ? codes : by_division(x, codes);
+    return farthest < 0.5F - margin ? codes : corrected(x, codes);
   }
 
  private:
-  static constexpr float margin = 0x1p-17F;
+  static constexpr float margin = 0x1p-16F;
 
   /// The code of a number in the last byte, and its distance from the steps up to the number.
   KOKKOS_FORCEINLINE_FUNCTION float round(float x, std::uint32_t& code) const {
@@ -76,8 +79,8 @@ class GroupCodes {
   }
 
   /// The same codes, those of numbers that are close to a border made again.
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION std::uint32_t by_division(const float (&x)[8],
-                                                                      std::uint32_t codes) const {
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION std::uint32_t corrected(const float (&x)[8],
+                                                                    std::uint32_t codes) const {
     std::uint32_t close = 0;
     TURBOQUANT_UNROLL_IN_KERNELS
     for (unsigned i = 0; i < 8; ++i) {
@@ -92,17 +95,30 @@ class GroupCodes {
       for (unsigned j = 1; j < 8; ++j) {
         number = at == j ? x[j] : number;
       }
-      const double distance = static_cast<double>(number) - static_cast<double>(zero_);
-      const auto code = static_cast<std::uint32_t>(value_code(distance, divisor_, top_));
+      const auto code = static_cast<std::uint32_t>(exact_code(number));
       codes = (codes & ~(15U << (4 * at))) | (code << (4 * at));
     }
     return codes;
   }
 
+  /// `value_code` of a number.
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION int exact_code(float number) const {
+    const double divisor = numbers_.divisor();
+    const double distance = static_cast<double>(number) - static_cast<double>(zero_);
+    // The border that is meant, and how far beyond it the number is.
+    const int lower = static_cast<int>(between_0_and_1((number - zero_) * factor_) * highest_);
+    const double beyond = std::fma(-(lower + 0.5), divisor, distance);
+    const double doubt = 0x1p-40 * std::fabs(divisor);
+    if (beyond == 0 || std::fabs(beyond) > doubt) {
+      return lower + (divisor > 0 ? beyond >= 0 : beyond <= 0);
+    }
+    return value_code(distance, divisor, top_);
+  }
+
   float zero_;
   float highest_;
   float factor_ = 0;
-  double divisor_;
+  GroupNumbers numbers_;
   int top_;
 };
 

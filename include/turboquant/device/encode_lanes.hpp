@@ -163,20 +163,29 @@ struct LevelSums {
   return rule == ScaleRule::least_squares || rule == ScaleRule::unit;
 }
 
+/// The scale of a vector that gives these sums.
+[[nodiscard]] inline TURBOQUANT_FUNCTION double scale_of_sums(ScaleRule rule, std::size_t dim,
+                                                              const LevelSums& sums) noexcept {
+  switch (rule) {
+    case ScaleRule::plain: return std::sqrt(sums.squared / static_cast<double>(dim));
+    case ScaleRule::unit: return std::sqrt(sums.squared / sums.level_squared);
+    case ScaleRule::least_squares: return sums.projection / sums.level_squared;
+    case ScaleRule::unbiased: break;
+  }
+  return sums.squared > 0 ? sums.squared / sums.projection : 0.0;
+}
+
+/// What is stored of the scale of a vector that was multiplied by 2^-exponent.
+[[nodiscard]] inline TURBOQUANT_FUNCTION float16 stored_vector_scale(double scale,
+                                                                     int exponent) noexcept {
+  return float16::from_float(stored_scale(std::ldexp(scale, exponent), MetadataType::float16));
+}
+
 /// The stored scale of a vector that was multiplied by 2^-exponent.
 [[nodiscard]] inline TURBOQUANT_FUNCTION float16 vector_scale(ScaleRule rule, std::size_t dim,
                                                               const LevelSums& sums,
                                                               int exponent) noexcept {
-  double scale = 0;
-  switch (rule) {
-    case ScaleRule::plain: scale = std::sqrt(sums.squared / static_cast<double>(dim)); break;
-    case ScaleRule::unit: scale = std::sqrt(sums.squared / sums.level_squared); break;
-    case ScaleRule::least_squares: scale = sums.projection / sums.level_squared; break;
-    case ScaleRule::unbiased:
-      scale = sums.squared > 0 ? sums.squared / sums.projection : 0.0;
-      break;
-  }
-  return float16::from_float(stored_scale(std::ldexp(scale, exponent), MetadataType::float16));
+  return stored_vector_scale(scale_of_sums(rule, dim, sums), exponent);
 }
 
 /// What brings the coordinates of a vector of `dim` to unit variance.

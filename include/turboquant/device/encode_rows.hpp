@@ -3,14 +3,12 @@
 #include <turboquant/device/encode_registers.hpp>
 #include <turboquant/device/row_view.hpp>
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 
 /// @file
-/// Rows of a tile on their way through scratch memory, where every token has a slot. The lanes of a
-/// hardware vector fetch rows side by side, 16 bytes each, and then read the numbers of their own
-/// tokens, 8 in a row. What a vector fetches it reads itself, so that teams need not meet.
+/// How the lanes of a token get their numbers: from rows in device memory, 8 in a row at a time,
+/// and from each other through scratch memory.
 
 namespace turboquant::detail {
 
@@ -28,193 +26,148 @@ struct alignas(16) FourFloats {
   float numbers[4];
 };
 
-/// What a token has in scratch memory: rows, then a rotated vector, then codes.
-/// @tparam Lanes lanes of a token
+/// A token's place in scratch memory, where its lanes exchange their numbers.
+///
+/// Lanes have *runs* of 8 coordinates in turn, or a *piece* of the vector each. The 16-byte units
+/// of a piece are permuted, so that the lanes find them in different banks both ways. A lane writes
+/// only where it has read before, so that the lanes meet once an exchange.
 template <std::size_t Dim, int Lanes>
-struct TokenSlot {
-  static constexpr int room = Dim >= 128 ? 512 : static_cast<int>(Dim) * 4;
-  /// Words of 8 codes take the place of what they were made of, where it is there at once.
-  static constexpr int codes_at = Dim > 128 ? room : 0;
-  /// Bytes from token to token, so that neighbours find 16 bytes each in different banks.
-  static constexpr int pitch = room + (Dim > 128 ? static_cast<int>(Dim) / 2 : 0) + 16 * Lanes;
-};
-
-/// The rows of the `Width / Lanes` tokens that a hardware vector takes at a time.
-/// @tparam Width lanes of the hardware vector
-template <std::size_t Dim, int Lanes, int Width>
-class RowStage {
+class LaneExchange {
  public:
   using Vector = LaneVector<Dim, Lanes>;
-  using Slot = TokenSlot<Dim, Lanes>;
-  static constexpr int tokens = Width / Lanes;
-  static constexpr int runs = Vector::size / 8;  ///< of 8 numbers of a lane
-  static_assert(Width % Lanes == 0);
+  /// Bytes from token to token; neighbours are 16 bytes apart in the banks, too.
+  static constexpr std::size_t pitch = Dim * sizeof(float) + 16;
 
-  /// @param rows  of token 0 on
-  /// @param slots of the vector's tokens, 16-byte aligned
-  /// @param at    where rows begin in slots
-  KOKKOS_FORCEINLINE_FUNCTION RowStage(const RowView& rows, int head, std::size_t first,
-                                       unsigned char* slots, int at, int lane)
-      : slots_(slots + at), lane_(lane), type_(rows.type) {
-    const auto bytes = static_cast<std::int64_t>(row_type_bytes(rows.type));
-    rows_ = static_cast<const unsigned char*>(rows.data) +
-            rows.offset(static_cast<std::int64_t>(first), head) * bytes;
-    stride_ = rows.token_stride * bytes;
+  /// @param place `pitch` bytes, 16-byte aligned
+  KOKKOS_FORCEINLINE_FUNCTION LaneExchange(unsigned char* place, int part)
+      : place_(place), part_(part) {}
+
+  /// From runs to pieces.
+  KOKKOS_FORCEINLINE_FUNCTION void gather(Vector& vector) const {
+    keep(vector);
+    sync_lanes();
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int i = 0; i < Vector::size; i += 4) {
+      load(vector, i, of_piece(i));
+    }
+  }
+  /// From pieces to runs.
+  KOKKOS_FORCEINLINE_FUNCTION void deal(Vector& vector) const {
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int i = 0; i < Vector::size; i += 4) {
+      store(vector, i, of_piece(i));
+    }
+    sync_lanes();
+    take(vector);
   }
 
-  /// Begins to fetch rows, or what of them finds room. The lanes have met since they last read.
-  KOKKOS_FORCEINLINE_FUNCTION void begin() const { fetch(0); }
-  /// `begin` was called before.
-  KOKKOS_FORCEINLINE_FUNCTION void expect() { fetched_ = 0; }
-
-  /// Calls with each run of this lane from `first` to `end` and its 8 numbers.
-  template <class Body>
-  KOKKOS_FORCEINLINE_FUNCTION void for_runs(int first, int end, const Body& body) {
-    switch (type_) {
-      case RowType::float16: return for_runs_of<float16>(first, end, body);
-      case RowType::bfloat16: return for_runs_of<bfloat16>(first, end, body);
-      default: return for_runs_of<float>(first, end, body);
+  /// Puts the runs of the lane to their place, for the lane itself.
+  KOKKOS_FORCEINLINE_FUNCTION void keep(const Vector& vector) const {
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int i = 0; i < Vector::size; i += 4) {
+      store(vector, i, of_runs(i));
+    }
+  }
+  /// The lane's run with that number, which `keep` put there.
+  KOKKOS_FORCEINLINE_FUNCTION void kept_run(int number, float (&x)[8]) const {
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int i = 0; i < 8; ++i) {
+      x[i] = of_runs(8 * number + i / 4 * 4)->numbers[i % 4];
     }
   }
 
-  /// All numbers of this lane, each made by `number` of what is stored and its place.
-  template <class Number>
-  KOKKOS_FORCEINLINE_FUNCTION void take(Vector& vector, const Number& number) {
-    switch (type_) {
-      case RowType::float16: return take_of<float16>(vector, number);
-      case RowType::bfloat16: return take_of<bfloat16>(vector, number);
-      default: return take_of<float>(vector, number);
+  /// Where the numbers of the lane begin in its token's row.
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION const unsigned char* place_in(const RowView& rows,
+                                                                          int head,
+                                                                          std::size_t token) const {
+    const auto bytes = static_cast<std::int64_t>(row_type_bytes(rows.type));
+    return in_device_memory(static_cast<const unsigned char*>(rows.data)) +
+           (rows.offset(static_cast<std::int64_t>(token), head) + Vector::run * part_) * bytes;
+  }
+  /// Begins to fetch a row.
+  KOKKOS_FORCEINLINE_FUNCTION void prefetch_row(RowType type, const unsigned char* place) const {
+    const int bytes = static_cast<int>(row_type_bytes(type));
+    prefetch(place + part_ * (Vector::size - Vector::run) * bytes);
+  }
+  /// The runs of a row.
+  /// @param place `place_in` the row
+  KOKKOS_FORCEINLINE_FUNCTION void read(RowType type, const unsigned char* place,
+                                        Vector& vector) const {
+    switch (type) {
+      case RowType::float16: return read_of<float16>(place, vector);
+      case RowType::bfloat16: return read_of<bfloat16>(place, vector);
+      default: return read_of<float>(place, vector);
     }
   }
 
  private:
-  /// Runs of a lane that find room at a time.
-  template <class T>
-  [[nodiscard]] static constexpr int together() {
-    constexpr int all = static_cast<int>(Dim * sizeof(T));
-    return all <= Slot::room ? runs : runs * Slot::room / all;
+  static constexpr int units = Vector::size / 4;  ///< of a piece
+  static constexpr int swizzle = 8 / Lanes;
+  static_assert(units / 2 % Lanes == 0);
+
+  /// Number `i` of the runs of the lane; a multiple of 4.
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION FourFloats* of_runs(int i) const {
+    constexpr int mask = 2 * Lanes - 1;
+    const int first = 2 * Lanes * (i / 8) + i / 4 % 2;  // unit of part 0
+    const int change = first / units * swizzle;
+    return unit(((2 * part_) ^ (change & mask)) + (first ^ (change & ~mask)));
+  }
+  /// Number `i` of the piece of the lane.
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION FourFloats* of_piece(int i) const {
+    constexpr int mask = (Lanes - 1) * swizzle;
+    const int at = i / 4;
+    return unit(part_ * units + ((at & mask) ^ (part_ * swizzle)) + (at & ~mask));
+  }
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION FourFloats* unit(int number) const {
+    return reinterpret_cast<FourFloats*>(place_) + number;
+  }
+  static KOKKOS_FORCEINLINE_FUNCTION void store(const Vector& vector, int i, FourFloats* to) {
+    *to = {{vector.x[i], vector.x[i + 1], vector.x[i + 2], vector.x[i + 3]}};
+  }
+  static KOKKOS_FORCEINLINE_FUNCTION void load(Vector& vector, int i, const FourFloats* from) {
+    const FourFloats four = *from;
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int e = 0; e < 4; ++e) {
+      vector.x[i + e] = four.numbers[e];
+    }
+  }
+
+  KOKKOS_FORCEINLINE_FUNCTION void take(Vector& vector) const {
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int i = 0; i < Vector::size; i += 4) {
+      load(vector, i, of_runs(i));
+    }
   }
 
   template <class T>
-  KOKKOS_FORCEINLINE_FUNCTION void read(int run, float (&x)[8]) const {
-    constexpr int unit = 16 / static_cast<int>(sizeof(T));
+  KOKKOS_FORCEINLINE_FUNCTION void read_of(const unsigned char* place, Vector& vector) const {
+    const T* const row = reinterpret_cast<const T*>(place);
+    constexpr int together = 16 / static_cast<int>(sizeof(T));
     struct alignas(16) Unit {
-      T numbers[unit];
+      T numbers[together];
     };
-    const auto* const units = reinterpret_cast<const Unit*>(
-        slots_ + lane_ / Lanes * Slot::pitch +
-        8 * static_cast<int>(sizeof(T)) * (run % together<T>() * Lanes + lane_ % Lanes));
-    TURBOQUANT_UNROLL_IN_KERNELS
-    for (int i = 0; i < 8 / unit; ++i) {
-      const Unit found = units[i];
+    if (reinterpret_cast<std::uintptr_t>(row) % 16 == 0) {
+      Unit found[Vector::size / together];
       TURBOQUANT_UNROLL_IN_KERNELS
-      for (int e = 0; e < unit; ++e) {
-        x[i * unit + e] = as_float(found.numbers[e]);
+      for (int i = 0; i < Vector::size; i += together) {
+        found[i / together] = read_once<Unit>(row + Vector::coordinate(0, i));
       }
-    }
-  }
-
-  /// Makes sure that the part of the rows with number `part` is there.
-  KOKKOS_FORCEINLINE_FUNCTION void await(int part) {
-    if (fetched_ != part) {
-      sync_lanes();
-      fetch(part);
-      fetched_ = part;
-      arrived_ = false;
-    }
-    if (!arrived_) {
-      await_copies();
-      sync_lanes();
-      arrived_ = true;
-    }
-  }
-
-  template <class T, class Body>
-  KOKKOS_FORCEINLINE_FUNCTION void for_runs_of(int first, int end, const Body& body) {
-    constexpr int some = together<T>();
-    TURBOQUANT_KEEP_LOOP_IN_KERNELS
-    for (int run = first; run < end;) {
-      const int part = run / some;
-      const int stop = end < (part + 1) * some ? end : (part + 1) * some;
-      await(part);
-      // Two at a time: one is on its way while the other is worked on. Their number is even.
-      TURBOQUANT_KEEP_LOOP_IN_KERNELS
-      for (; run < stop; run += 2) {
-        float x[8];
-        float next[8];
-        read<T>(run, x);
-        read<T>(run + 1, next);
-        body(run, x);
-        body(run + 1, next);
-      }
-    }
-  }
-
-  template <class T, class Number>
-  KOKKOS_FORCEINLINE_FUNCTION void take_of(Vector& vector, const Number& number) {
-    constexpr int some = together<T>();
-    TURBOQUANT_UNROLL_IN_KERNELS
-    for (int run = 0; run < runs; ++run) {
-      if (run % some == 0) {
-        await(run / some);
-      }
-      float x[8];
-      read<T>(run, x);
       TURBOQUANT_UNROLL_IN_KERNELS
-      for (int e = 0; e < 8; ++e) {
-        vector.x[8 * run + e] = number(x[e], 8 * run + e);
+      for (int i = 0; i < Vector::size; ++i) {
+        vector.x[i] = as_float(found[i / together].numbers[i % together]);
       }
+      return;
     }
-  }
-
-  KOKKOS_FORCEINLINE_FUNCTION void fetch(int part) const {
-    const int bytes = static_cast<int>(Dim) * static_cast<int>(row_type_bytes(type_));
-    const int start = part * Slot::room;
-    const int units = (bytes < Slot::room ? bytes : Slot::room) / 16;  // a power of two
-    const unsigned char* const rows = rows_ + start;
     // Rows of a caller may begin anywhere.
-    if ((reinterpret_cast<std::uintptr_t>(rows_) | static_cast<std::uintptr_t>(stride_)) % 16 ==
-        0) {
-      if constexpr (Width > 1) {
-        const int shift = static_cast<int>(std::bit_width(static_cast<std::uint32_t>(units))) - 1;
-        const int step = Width >> shift;  // tokens between two copies of a lane
-        const int token = lane_ >> shift;
-        const int unit = lane_ & (units - 1);
-        const unsigned char* from = rows + token * stride_ + 16 * unit;
-        unsigned char* to = slots_ + token * Slot::pitch + 16 * unit;
-        const std::int64_t stride = step * stride_;
-        TURBOQUANT_KEEP_LOOP_IN_KERNELS
-        for (int i = 0; i < tokens / step; i += 4) {
-          TURBOQUANT_UNROLL_IN_KERNELS
-          for (int j = 0; j < 4; ++j) {
-            begin_copy(to, from);
-            from += stride;
-            to += step * Slot::pitch;
-          }
-        }
-      } else {
-        for (int unit = 0; unit < units; ++unit) {
-          begin_copy(slots_ + 16 * unit, rows + 16 * unit);
-        }
-      }
-    } else {
-      TURBOQUANT_KEEP_LOOP_IN_KERNELS
-      for (int item = lane_; item < tokens * units * 8; item += Width) {
-        const int token = item / (8 * units);
-        const int half = item % (8 * units);
-        *reinterpret_cast<std::uint16_t*>(slots_ + token * Slot::pitch + 2 * half) =
-            *reinterpret_cast<const std::uint16_t*>(rows + token * stride_ + 2 * half);
-      }
+    TURBOQUANT_KEEP_LOOP_IN_KERNELS
+    for (int i = 0; i < Vector::size; ++i) {
+      of_runs(i / 4 * 4)->numbers[i % 4] = as_float(row[Vector::coordinate(0, i)]);
     }
+    take(vector);
   }
 
-  const unsigned char* rows_ = nullptr;
-  std::int64_t stride_ = 0;
-  unsigned char* slots_ = nullptr;
-  int lane_ = 0;
-  int fetched_ = -1;
-  bool arrived_ = false;
-  RowType type_ = RowType::float32;
+  unsigned char* place_;
+  int part_;
 };
 
 }  // namespace turboquant::detail

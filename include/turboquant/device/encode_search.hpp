@@ -8,9 +8,7 @@
 #include <cstdint>
 
 /// @file
-/// Codes and scale of a rotated vector; see `encode_registers.hpp`. The search reads the vector
-/// from its slot in scratch memory, so that a loop over 8 coordinates does: straight code for all
-/// of them would not stay in the instruction cache.
+/// Codes and scale of a rotated vector; see `encode_registers.hpp`.
 
 namespace turboquant::detail {
 
@@ -106,43 +104,42 @@ class CellSearch {
   float squares_[2] = {};
 };
 
-/// Codes of a rotated vector, through the token's slot, whose room is free.
-/// @param put called with the number of a word and its 8 codes
-template <int Bits, std::size_t Dim, int Lanes, class Put>
+/// Codes of a rotated vector, 8 in a word.
+template <int Bits, std::size_t Dim, int Lanes>
 [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION SearchSums
-search_vector(CellSearch<Bits> search, int part, const LaneVector<Dim, Lanes>& vector,
-              unsigned char* slot, const Put& put) {
+search_vector(CellSearch<Bits> search, const LaneVector<Dim, Lanes>& vector,
+              std::uint32_t (&words)[LaneVector<Dim, Lanes>::words]) {
   using Vector = LaneVector<Dim, Lanes>;
-  constexpr int room = TokenSlot<Dim, Lanes>::room / 4 / Lanes;  // numbers of a lane at a time
   TURBOQUANT_UNROLL_IN_KERNELS
-  for (int first = 0; first < Vector::size; first += room) {
-    const auto fours = [&](int run) {
-      return reinterpret_cast<FourFloats*>(slot) + 2 * (run * Lanes + part);
-    };
+  for (int word = 0; word < Vector::words; ++word) {
+    float x[8];
     TURBOQUANT_UNROLL_IN_KERNELS
-    for (int i = 0; i < room; i += 4) {
-      const float* const x = vector.x + first + i;
-      fours(i / 8)[i / 4 % 2] = {{x[0], x[1], x[2], x[3]}};
+    for (int e = 0; e < 8; ++e) {
+      x[e] = vector.x[8 * word + e];
     }
-    TURBOQUANT_KEEP_LOOP_IN_KERNELS
-    for (int run = 0; run < room / 8; run += 2) {
-      float x[2][8];
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int i = 0; i < 16; i += 4) {
-        const FourFloats four = fours(run + i / 8)[i / 4 % 2];
-        TURBOQUANT_UNROLL_IN_KERNELS
-        for (int e = 0; e < 4; ++e) {
-          x[i / 8][i % 8 + e] = four.numbers[e];
-        }
-      }
-      const int word = (first / 8 + run) * Lanes + part;
-      const std::uint32_t codes = search.codes(x[0]);
-      put(word, codes);
-      put(word + Lanes, search.codes(x[1]));
-    }
+    words[word] = search.codes(x);
   }
   const SearchSums sums = search.sums();
   return {Vector::over_lanes(sums.projection), Vector::over_lanes(sums.squares)};
+}
+
+/// The sums of a rotated vector and its codes, right to 2^-44.
+template <std::size_t Dim, int Lanes>
+[[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION LevelSums
+sums_of_codes(const KernelCodebook& codebook, float multiplier, double squared,
+              const LaneVector<Dim, Lanes>& vector,
+              const std::uint32_t (&words)[LaneVector<Dim, Lanes>::words]) {
+  using Vector = LaneVector<Dim, Lanes>;
+  double projection = 0;
+  double level_squared = 0;
+  TURBOQUANT_UNROLL_IN_KERNELS
+  for (int i = 0; i < Vector::size; ++i) {
+    const std::uint32_t code = (words[i / 8] >> static_cast<unsigned>(4 * (i % 8))) & 15U;
+    const auto level = static_cast<double>(codebook.levels[code]);
+    projection += static_cast<double>(vector.x[i] * multiplier) * level;
+    level_squared += level * level;
+  }
+  return {squared, Vector::over_lanes(projection), Vector::over_lanes(level_squared)};
 }
 
 /// A vector before its rotation.
@@ -153,16 +150,17 @@ struct RoughNorm {
 
 /// Algorithm 1 of a vector in registers that were multiplied by `normalising_factor`. All lanes of
 /// the hardware vector call together.
-/// @param signs           (rounds, Dim) `ButterflySigns` of the rotation, 16-byte aligned
+/// @param signs           (rounds, size) `ButterflySigns` of the rotation, 16-byte aligned
 /// @param rotation_factor its `hadamard_factor`
-/// @param slot            the token's; its room is free
+/// @param words           8 codes of the lane each
 /// @param scale           the stored scale
 /// @return whether scale and codes are certain
-template <std::size_t Dim, int Lanes, class Put>
+template <std::size_t Dim, int Lanes>
 [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION bool quantise_vector(
     const float* signs, int rounds, float rotation_factor, const KernelCodebook& codebook,
-    ScaleRule rule, int part, const RoughNorm& norm, LaneVector<Dim, Lanes>& vector,
-    unsigned char* slot, const Put& put, float16& scale) {
+    ScaleRule rule, int part, const RoughNorm& norm, const LaneExchange<Dim, Lanes>& exchange,
+    LaneVector<Dim, Lanes>& vector, std::uint32_t (&words)[LaneVector<Dim, Lanes>::words],
+    float16& scale) {
   const bool zero = norm.largest == 0.0F;
   const int exponent = normal_exponent(norm.largest);
   const double squared = norm.squared * double_power_of_two(-2 * exponent);
@@ -170,16 +168,13 @@ template <std::size_t Dim, int Lanes, class Put>
   bool certain = factor_of_squares<Dim>(zero ? 1.0 : squared, factor) &&
                  (zero || has_normal_exponent(norm.largest));
   factor = zero ? 0.0F : factor;
-  vector.rotate(signs, rounds, part);
-  float multiplier = rotation_factor * 0x1p62F;
-  for (int round = 1; round <= rounds; ++round) {
-    multiplier *= signs[static_cast<std::size_t>(round) * Dim - 1];
-  }
+  vector.rotate(signs, rounds, part, exchange);
+  const float multiplier = rotation_factor * 0x1p62F *
+                           signs[static_cast<std::size_t>(rounds) * ButterflySigns::size(Dim) - 1];
   const auto search = [&]<int Bits>() {
     return search_vector(CellSearch<Bits>(codebook, multiplier, factor, needs_level_squares(rule)),
-                         part, vector, slot, put);
+                         vector, words);
   };
-  sync_lanes();  // the slot's lanes have taken what was in it
   SearchSums sums;
   switch (codebook.bits) {
     case 2: sums = search.template operator()<2>(); break;
@@ -189,15 +184,27 @@ template <std::size_t Dim, int Lanes, class Put>
   const auto length = static_cast<float>(squared);
   float about = 0;
   switch (rule) {
-    case ScaleRule::plain: about = 1.0F / factor; break;
-    case ScaleRule::unit: about = std::sqrt(length / sums.squares); break;
-    case ScaleRule::least_squares: about = sums.projection / (factor * sums.squares); break;
-    case ScaleRule::unbiased: about = length * factor / sums.projection; break;
+    case ScaleRule::plain: about = reciprocal_of_float(factor); break;
+    case ScaleRule::unit: about = length * reciprocal_root_of_float(length * sums.squares); break;
+    case ScaleRule::least_squares:
+      about = sums.projection * reciprocal_of_float(factor * sums.squares);
+      break;
+    case ScaleRule::unbiased: about = length * factor * reciprocal_of_float(sums.projection); break;
   }
   about *= power_of_two(exponent);
   about = zero ? 0.0F : (about > float16_min_subnormal ? about : float16_min_subnormal);
   const float error = needs_level_squares(rule) ? 0x3p-20F : 0x9p-22F;
-  return rounds_surely(about, error, scale) && certain;
+  const bool sure = rounds_surely(about, error, scale);
+  if (any_lane(!sure)) {
+    constexpr double doubt = 0x1p-40;
+    const double exact =
+        scale_of_sums(rule, Dim, sums_of_codes(codebook, multiplier, squared, vector, words));
+    const float16 lower = stored_vector_scale(exact - doubt * exact, exponent);
+    const float16 upper = stored_vector_scale(exact + doubt * exact, exponent);
+    scale = sure ? scale : lower;
+    certain = certain && (sure || lower.bits == upper.bits);
+  }
+  return certain;
 }
 
 }  // namespace turboquant::detail

@@ -94,8 +94,9 @@ struct TeamEncodeKernel {
 
   template <class Team>
   TURBOQUANT_FUNCTION void operator()(const Team& team) const {
-    const int item = team.league_rank();
-    encoder(team, tables, head_of_job(jobs[item / kv_heads], item % kv_heads));
+    const auto item = static_cast<unsigned>(team.league_rank());
+    const auto heads = static_cast<unsigned>(kv_heads);
+    encoder(team, tables, head_of_job(jobs[item / heads], static_cast<int>(item % heads)));
   }
 };
 
@@ -130,34 +131,40 @@ bool launch_team_encoder(const std::string& label, const ExecutionSpace& exec,
     Kokkos::parallel_for(label, with_scratch(threads), kernel);
   };
   constexpr int width = lanes_of<ExecutionSpace>;
-  const auto launch_registers = [&]<std::size_t Dim, std::size_t Group>() {
-    constexpr int lanes_of_token = (width > 1 && Dim > 128) ? 2 : 1;
-    using Encoder = RegisterTeamEncoder<Dim, Group, lanes_of_token, width>;
+  const auto launch_registers = [&]<std::size_t Dim, std::size_t Group, bool Centred>() {
+    constexpr int lanes_of_token = width > 1 ? (Dim > 64 ? 4 : 2) : 1;
+    using Encoder = RegisterTeamEncoder<Dim, Group, lanes_of_token, width, Centred>;
     if (Encoder::scratch_bytes(tables) > team_scratch_limit) {
       return false;
     }
-    // 128 numbers of a vector and what its arithmetic needs fit 168 registers, 64 fit 128. Where
+    // 32 numbers of a lane and what their arithmetic needs fit 96 registers, 64 fit 168. Where
     // bounds mean something else, the compiler decides.
     constexpr int lanes = Encoder::threads * width;
     constexpr int teams_at_once =
-        bounds_count_teams<ExecutionSpace> ? (Dim == 64 ? 512 : 384) / lanes : 1;
+        bounds_count_teams<ExecutionSpace> ? (Dim > 128 ? 384 : 640) / lanes : 1;
     launch(Encoder{static_cast<float>(
-               hadamard_factor(tables.key_rotation.dim, tables.key_rotation.rounds))},
+                       hadamard_factor(tables.key_rotation.dim, tables.key_rotation.rounds)),
+                   TileSections(format)},
            Encoder::threads, width, Kokkos::LaunchBounds<lanes, teams_at_once>{});
     return true;
   };
+  const auto launch_group = [&]<std::size_t Dim, std::size_t Group>() {
+    return format.centres_keys() ? launch_registers.template operator()<Dim, Group, true>()
+                                 : launch_registers.template operator()<Dim, Group, false>();
+  };
   const auto launch_dim = [&]<std::size_t Dim>() {
     if (format.value_codec == ValueCodec::codebook) {
-      return launch_registers.template operator()<Dim, 0>();
+      return launch_group.template operator()<Dim, 0>();
     }
-    return format.value_group == format.value_dim ? launch_registers.template operator()<Dim, Dim>()
-                                                  : launch_registers.template operator()<Dim, 32>();
+    return format.value_group == format.value_dim ? launch_group.template operator()<Dim, Dim>()
+                                                  : launch_group.template operator()<Dim, 32>();
   };
   const bool values = format.value_codec == ValueCodec::codebook
                           ? tables.value_rotation.rounds == tables.key_rotation.rounds
                           : format.value_group == format.value_dim || format.value_group == 32;
   const bool registers = format.key_codec == KeyCodec::mse && values &&
-                         fits_registers(tables.key_rotation) && format.value_dim == format.key_dim;
+                         tables.key_butterflies != nullptr && format.key_dim <= 256 &&
+                         format.value_dim == format.key_dim;
   const bool launched =
       registers && (format.key_dim == 64    ? launch_dim.template operator()<64>()
                     : format.key_dim == 128 ? launch_dim.template operator()<128>()

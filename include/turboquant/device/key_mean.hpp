@@ -25,14 +25,20 @@ namespace turboquant::detail {
 template <class Read>
 [[nodiscard]] TURBOQUANT_FUNCTION float16 key_mean_number(std::size_t count,
                                                           const Read& read) noexcept {
+  float sums[mean_groups] = {};
+  TURBOQUANT_KEEP_LOOP_IN_KERNELS
+  for (std::size_t first = 0; first < count; first += mean_groups) {
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (std::size_t group = 0; group < mean_groups; ++group) {
+      if (first + group < count) {
+        sums[group] += 0.125F * read(first + group);
+      }
+    }
+  }
   float means[mean_groups][1];
   TURBOQUANT_UNROLL_IN_KERNELS
   for (std::size_t group = 0; group < mean_groups; ++group) {
-    float sum = 0.0F;
-    for (std::size_t token = group; token < count; token += mean_groups) {
-      sum += 0.125F * read(token);
-    }
-    means[group][0] = mean_of_group(sum, count, group);
+    means[group][0] = mean_of_group(sums[group], count, group);
   }
   float16 number;
   median_of_groups<1>(count, means, &number);

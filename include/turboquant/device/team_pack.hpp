@@ -1,5 +1,6 @@
 #pragma once
 
+#include <turboquant/device/arch/device_lanes.hpp>
 #include <turboquant/device/kokkos_compat.hpp>
 #include <turboquant/device/tile_words.hpp>
 
@@ -12,21 +13,28 @@
 
 namespace turboquant::detail {
 
+struct alignas(16) FourWords {
+  std::uint32_t words[4];
+};
+
 /// The codes of one tile's keys or values in a team's scratch, 8 dimensions of a token in a word:
 /// code n at bits 4 n.
 /// @tparam Pitch bytes from token to token
 template <int Pitch>
 struct TokenCodes {
+  static_assert(Pitch % 16 == 0);
+
   const unsigned char* at = nullptr;  ///< of token 0, 16-byte aligned
 
   [[nodiscard]] TURBOQUANT_FUNCTION std::uint32_t word(std::size_t token,
                                                        std::size_t number) const noexcept {
     return reinterpret_cast<const std::uint32_t*>(at + token * Pitch)[number];
   }
-};
-
-struct alignas(16) FourWords {
-  std::uint32_t words[4];
+  /// Words `number` to `number + 3`; a multiple of 4.
+  [[nodiscard]] TURBOQUANT_FUNCTION FourWords four(std::size_t token,
+                                                   std::size_t number) const noexcept {
+    return reinterpret_cast<const FourWords*>(at + token * Pitch)[number / 4];
+  }
 };
 
 /// Deals `Count` items to the lanes of a team; small numbers, so that indices are of 32 bits.
@@ -73,10 +81,11 @@ TURBOQUANT_FUNCTION void pack_host_keys(const Team& team, const KeySection& sect
   for_team_items<Dim / 32 * tokens>(team, [&](std::size_t item) {
     const std::size_t token = item % tokens;
     const std::size_t block = item / tokens;
+    const FourWords found = codes.four(token, 4 * block);
     std::uint32_t four[4];
     TURBOQUANT_UNROLL_IN_KERNELS
     for (std::size_t k = 0; k < 4; ++k) {
-      four[k] = to_host_nibbles(codes.word(token, 4 * block + k));
+      four[k] = to_host_nibbles(found.words[k]);
     }
     unsigned char* out = tile + section.offset + 4 * (block * section.width * tokens + token);
     switch (section.width) {
@@ -156,84 +165,85 @@ TURBOQUANT_FUNCTION void pack_host_values(const Team& team, const ValueSection& 
   });
 }
 
-/// Key words of a tile in mma order.
-template <std::size_t Dim, class Team, class Codes>
-TURBOQUANT_FUNCTION void pack_mma_keys(const Team& team, const KeySection& section,
-                                       const Codes& codes, unsigned char* tile) {
+/// The words of one section of a tile in mma order.
+/// @param nibbles called with a sub-tile, a lane and a selector; its 8 codes
+template <std::size_t Dim, class Team, class Section, class Nibbles>
+TURBOQUANT_FUNCTION void pack_mma(const Team& team, const Section& section, bool table,
+                                  const Nibbles& nibbles, unsigned char* tile) {
   constexpr std::size_t tokens = mma_order::sub_tile_tokens(Dim, Dim);
   constexpr std::size_t count = mma_order::selectors(tokens, Dim);
-  constexpr std::size_t blocks = Dim / 32;
   constexpr std::size_t quads = count / 4;
-  const mma_order::Selectors selectors{section.width, true, count};
+  const mma_order::Selectors selectors{section.width, table, count};
   for_team_items<TileFormat::tokens / tokens * 32 * quads>(team, [&](std::size_t item) {
     const std::size_t lane = item % 32;
     const std::size_t quad = item / 32 % quads;
     const std::size_t part = item / 32 / quads;
-    std::uint32_t nibbles[4];
+    std::uint32_t four[4];
     TURBOQUANT_UNROLL_IN_KERNELS
     for (std::size_t i = 0; i < 4; ++i) {
-      const std::size_t selector = 4 * quad + i;
-      nibbles[i] = codes.word(part * tokens + 8 * (selector / blocks) + lane / 4,
-                              lane % 4 * blocks + selector % blocks);
+      four[i] = nibbles(part * tokens, lane, 4 * quad + i);
     }
-    selectors.write_quad(tile + part * section.sub_tiles.bytes + section.offset, lane, quad,
-                         nibbles);
+    selectors.write_quad(tile + part * section.sub_tiles.bytes + section.offset, lane, quad, four);
   });
+}
+
+/// Key words of a tile in mma order.
+template <std::size_t Dim, class Team, class Codes>
+TURBOQUANT_FUNCTION void pack_mma_keys(const Team& team, const KeySection& section,
+                                       const Codes& codes, unsigned char* tile) {
+  constexpr std::size_t blocks = Dim / 32;
+  pack_mma<Dim>(
+      team, section, true,
+      [&](std::size_t first, std::size_t lane, std::size_t selector) {
+        return codes.word(first + 8 * (selector / blocks) + lane / 4,
+                          lane % 4 * blocks + selector % blocks);
+      },
+      tile);
 }
 
 /// Value words of a tile in mma order.
 template <std::size_t Dim, class Team, class Codes>
 TURBOQUANT_FUNCTION void pack_mma_values(const Team& team, const ValueSection& section,
                                          const Codes& codes, unsigned char* tile) {
-  constexpr std::size_t tokens = mma_order::sub_tile_tokens(Dim, Dim);
-  constexpr std::size_t count = mma_order::selectors(tokens, Dim);
   constexpr std::size_t blocks = Dim / 16;
-  constexpr std::size_t quads = count / 4;
-  const mma_order::Selectors selectors{section.width, section.table, count};
-  for_team_items<TileFormat::tokens / tokens * 32 * quads>(team, [&](std::size_t item) {
-    const std::size_t lane = item % 32;
-    const std::size_t quad = item / 32 % quads;
-    const std::size_t part = item / 32 / quads;
-    const auto shift = static_cast<unsigned>(lane / 4 % 4 * 8);
-    std::uint32_t nibbles[4];
-    TURBOQUANT_UNROLL_IN_KERNELS
-    for (std::size_t i = 0; i < 4; ++i) {
-      const std::size_t selector = 4 * quad + i;
-      const std::size_t number = selector % blocks * 2 + lane / 16;
-      const std::size_t token = part * tokens + 16 * (selector / blocks) + 2 * (lane % 4);
-      std::uint32_t four = 0;
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (unsigned byte = 0; byte < 4; ++byte) {
-        const unsigned odd = section.table ? byte % 2 : byte / 2;
-        const unsigned upper = section.table ? byte / 2 : byte % 2;
-        four |= ((codes.word(token + odd + 8 * upper, number) >> shift) & 0xFFU) << (8 * byte);
-      }
-      nibbles[i] = four;
-    }
-    selectors.write_quad(tile + part * section.sub_tiles.bytes + section.offset, lane, quad,
-                         nibbles);
-  });
+  // Tokens of bytes 1 and 2.
+  const std::size_t second = section.table ? 1 : 8;
+  const std::size_t third = section.table ? 8 : 1;
+  pack_mma<Dim>(
+      team, section, section.table,
+      [&](std::size_t first, std::size_t lane, std::size_t selector) {
+        const std::size_t number = selector % blocks * 2 + lane / 16;
+        const std::size_t token = first + 16 * (selector / blocks) + 2 * (lane % 4);
+        const auto byte = static_cast<std::uint32_t>(lane / 4 % 4);
+        const std::uint32_t both = byte + ((byte + 4) << 4U);  // of two words
+        const std::uint32_t low =
+            look_up({codes.word(token, number), codes.word(token + second, number)}, both);
+        const std::uint32_t high =
+            look_up({codes.word(token + third, number), codes.word(token + 9, number)}, both);
+        return pick_bytes<0x5410>(low, high);
+      },
+      tile);
 }
 
 /// Key words of a tile of `Dim` coordinates.
 template <std::size_t Dim, class Team, class Codes>
-TURBOQUANT_FUNCTION void pack_keys(const Team& team, const TileFormat& format, const Codes& codes,
+TURBOQUANT_FUNCTION void pack_keys(const Team& team, const KeySection& section, const Codes& codes,
                                    unsigned char* tile) {
-  if (format.order == TileOrder::host) {
-    pack_host_keys<Dim>(team, key_codes(format), codes, tile);
+  if (section.sub_tiles.order == TileOrder::host) {
+    pack_host_keys<Dim>(team, section, codes, tile);
   } else {
-    pack_mma_keys<Dim>(team, key_codes(format), codes, tile);
+    pack_mma_keys<Dim>(team, section, codes, tile);
   }
 }
 
 /// Value words of a tile of `Dim` coordinates.
 template <std::size_t Dim, class Team, class Codes>
-TURBOQUANT_FUNCTION void pack_values(const Team& team, const TileFormat& format, const Codes& codes,
-                                     unsigned char* tile) {
-  if (format.order == TileOrder::host) {
-    pack_host_values<Dim>(team, value_codes(format), codes, tile);
+TURBOQUANT_FUNCTION void pack_values(const Team& team, const ValueSection& section,
+                                     const Codes& codes, unsigned char* tile) {
+  if (section.sub_tiles.order == TileOrder::host) {
+    pack_host_values<Dim>(team, section, codes, tile);
   } else {
-    pack_mma_values<Dim>(team, value_codes(format), codes, tile);
+    pack_mma_values<Dim>(team, section, codes, tile);
   }
 }
 

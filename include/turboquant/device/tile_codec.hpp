@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/base/random.hpp>
+#include <turboquant/device/butterfly_signs.hpp>
 #include <turboquant/device/kokkos_compat.hpp>
 #include <turboquant/device/lasting_view.hpp>
 #include <turboquant/device/runtime.hpp>
@@ -59,6 +60,10 @@ struct TileTables {
   HadamardTransform key_rotation{};
   HadamardTransform sketch{};          ///< inner_product only
   HadamardTransform value_rotation{};  ///< codebook values only
+  /// (rounds, size) `ButterflySigns` of the two rotations, 16-byte aligned; null where they have
+  /// none
+  const float* key_butterflies = nullptr;
+  const float* value_butterflies = nullptr;
   KernelCodebook key_codebook{};
   KernelCodebook value_codebook{};
   ScaleRule key_scale_rule = ScaleRule::unbiased;
@@ -129,6 +134,8 @@ class TileCodec {
     tables_.key_rotation = builder.transform(key_rotation, floats.data(), words.data());
     tables_.sketch = builder.transform(sketch, floats.data(), words.data());
     tables_.value_rotation = builder.transform(value_rotation, floats.data(), words.data());
+    tables_.key_butterflies = builder.butterflies(key_rotation, floats.data());
+    tables_.value_butterflies = builder.butterflies(value_rotation, floats.data());
     point(tables_.key_codebook, floats.data() + key_levels);
     point(tables_.value_codebook, floats.data() + value_levels);
     floats_ = detail::LastingView(floats);
@@ -156,6 +163,7 @@ class TileCodec {
       std::size_t rounds = 0;
       std::size_t signs = 0;
       std::size_t source = 0;
+      std::size_t butterflies = 0;
       bool permutes = false;
     };
 
@@ -172,6 +180,11 @@ class TileCodec {
       added.permutes = !rotation.permutations().empty();
       floats.insert(floats.end(), rotation.signs().begin(), rotation.signs().end());
       words.insert(words.end(), rotation.permutations().begin(), rotation.permutations().end());
+      if (detail::ButterflySigns::fit(rotation)) {
+        floats.resize((floats.size() + 3) / 4 * 4);
+        added.butterflies = floats.size();
+        detail::ButterflySigns::append(rotation, floats);
+      }
       rotations.push_back(added);
       return rotations.size() - 1;
     }
@@ -199,6 +212,10 @@ class TileCodec {
         result.source = rotation.permutes ? all_words + rotation.source : nullptr;
       }
       return result;
+    }
+    [[nodiscard]] const float* butterflies(std::size_t number, const float* all_floats) const {
+      const Rotation& rotation = rotations[number];
+      return rotation.dim > 0 && !rotation.permutes ? all_floats + rotation.butterflies : nullptr;
     }
   };
 

@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 namespace turboquant {
 
@@ -32,9 +31,7 @@ class GaussianSketch {
     require(dim >= 3 && dim <= 4096, ErrorCode::invalid_argument, "GaussianSketch: dim is ", dim,
             ", expected 3 to 4096");
     constexpr std::uint64_t stream = 0x516A6C53;  // apart from the streams of other generators
-    const std::vector<double> entries = detail::gaussian_matrix(dim, seed, stream);
-    using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-    matrix_ = Eigen::Map<const Matrix>(entries.data(), dim, dim).cast<float>();
+    matrix_ = detail::rounded(detail::gaussian_matrix(dim, seed, stream), dim);
   }
 
   [[nodiscard]] int dim() const noexcept { return static_cast<int>(matrix_.rows()); }

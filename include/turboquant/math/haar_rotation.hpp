@@ -64,6 +64,17 @@ inline void orthonormalise_columns(std::vector<double>& a, std::size_t n) {
   }
 }
 
+using FloatMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+/// A row-major n x n matrix with its entries rounded to float.
+[[nodiscard]] inline FloatMatrix rounded(const std::vector<double>& entries, int n) {
+  FloatMatrix matrix(n, n);
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    matrix.data()[i] = static_cast<float>(entries[i]);
+  }
+  return matrix;
+}
+
 }  // namespace detail
 
 /// A Haar-distributed orthogonal matrix: the Q factor of a Gaussian matrix, signs fixed by a
@@ -91,16 +102,10 @@ class HaarRotation {
     detail::orthonormalise_columns(q, n);
     detail::orthonormalise_columns(
         q, n);  // once more removes the loss of orthogonality of the first pass
-    matrix_.resize(dim, dim);
-    for (Eigen::Index i = 0; i < dim; ++i) {
-      for (Eigen::Index j = 0; j < dim; ++j) {
-        matrix_(i, j) =
-            static_cast<float>(q[static_cast<std::size_t>(i) * n + static_cast<std::size_t>(j)]);
-      }
-    }
+    matrix_ = detail::rounded(q, dim);
   }
 
-  using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  using Matrix = detail::FloatMatrix;
 
   [[nodiscard]] int dim() const noexcept { return static_cast<int>(matrix_.rows()); }
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }

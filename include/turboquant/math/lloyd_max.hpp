@@ -5,10 +5,9 @@
 
 #include <cmath>
 #include <cstddef>
-#include <map>
-#include <memory>
+#include <forward_list>
 #include <mutex>
-#include <utility>
+#include <span>
 #include <vector>
 
 namespace turboquant {
@@ -235,28 +234,27 @@ class LloydMaxSolver {
   return detail::LloydMaxSolver(dim, bits).solve();
 }
 
-/// `solve_lloyd_max(dim, bits)` from a cache of the process; safe to call from any thread.
+/// `solve_lloyd_max(dim, bits)` from a cache of the process; safe to call from any thread, one of
+/// which solves while others wait.
 ///
-/// The entry lives as long as someone holds it or the process runs, and holds no device memory.
-[[nodiscard]] inline std::shared_ptr<const LloydMaxCodebook> lloyd_max(int dim, int bits) {
+/// The entry lives until the process ends, and holds no device memory.
+[[nodiscard]] inline const LloydMaxCodebook& lloyd_max(int dim, int bits) {
   static std::mutex mutex;
-  static std::map<std::pair<int, int>, std::shared_ptr<const LloydMaxCodebook>> cache;
-  const std::pair<int, int> key(dim, bits);
-  {
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (const auto found = cache.find(key); found != cache.end()) {
-      return found->second;
+  // Never destroyed, so that destructors of other static objects may still ask.
+  static auto& cache = *new std::forward_list<LloydMaxCodebook>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (const LloydMaxCodebook& entry : cache) {
+    if (entry.dim == dim && entry.codebook.bits() == bits) {
+      return entry;
     }
   }
-  auto solved = std::make_shared<const LloydMaxCodebook>(solve_lloyd_max(dim, bits));
-  const std::lock_guard<std::mutex> lock(mutex);
-  return cache.emplace(key, std::move(solved)).first->second;
+  return cache.emplace_front(solve_lloyd_max(dim, bits));
 }
 
 /// E|u_1| of a uniform unit vector in R^dim, Gamma(dim/2) / (sqrt(pi) Gamma((dim+1)/2)): the 1-bit
 /// centroid.
 [[nodiscard]] inline double mean_absolute_coordinate(int dim) {
-  return lloyd_max(dim, 1)->codebook.centroids()[1];
+  return lloyd_max(dim, 1).codebook.centroids()[1];
 }
 
 }  // namespace turboquant

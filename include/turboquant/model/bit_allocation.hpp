@@ -85,7 +85,7 @@ struct BitAllocation {
   for (const auto& choices : layers) {
     allocation.plan.layers.push_back(
         choices.empty() ? std::nullopt : std::optional(choices[solution.chosen[group]].codec));
-    group += choices.empty() ? 0 : 1;
+    group += choices.empty() ? 0U : 1U;
   }
   return allocation;
 }

@@ -1,14 +1,13 @@
 #pragma once
 
+#include <turboquant/base/message.hpp>
 #include <turboquant/model/hybrid_alignment.hpp>
 #include <turboquant/model/layer_cache.hpp>
 #include <turboquant/model/pool_plan.hpp>
 
 #include <array>
 #include <cstdint>
-#include <iomanip>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,27 +74,20 @@ struct CachePlan {
   /// For example "compresses 10 of 40 layers; KV 4.45x; total with recurrent state 1.45x";
   /// "no attention cache" stands for the KV ratio of a model without one.
   [[nodiscard]] std::string summary() const {
-    std::ostringstream text;
-    text << std::fixed << std::setprecision(2) << "compresses " << num_compressed_layers << " of "
-         << num_layers << " layers; ";
-    if (kv_bytes > 0) {
-      text << "KV " << kv_ratio() << "x";
-    } else {
-      text << "no attention cache";
-    }
+    std::string text = "compresses " + std::to_string(num_compressed_layers) + " of " +
+                       std::to_string(num_layers) + " layers; ";
+    text += kv_bytes > 0 ? "KV " + detail::fixed_point(kv_ratio(), 2) + "x" : "no attention cache";
     if (state_bytes > 0) {
-      text << "; total with recurrent state " << total_ratio() << "x";
+      text += "; total with recurrent state " + detail::fixed_point(total_ratio(), 2) + "x";
     }
-    return text.str();
+    return text;
   }
 };
 
 namespace detail {
 
 inline std::string percent(double fraction) {
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(1) << 100.0 * fraction << " %";
-  return text.str();
+  return fixed_point(100.0 * fraction, 1) + " %";
 }
 
 inline std::array<PoolPlan, 3> plan_all_pools(std::span<const LayerClass> classes,

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,10 +40,12 @@ struct BoundaryOptions {
   }
   const auto half = static_cast<std::int64_t>(candidates.size() / 2);
   const auto kept = static_cast<std::size_t>((std::min)(n, half));
-  std::vector<std::int64_t> skipped(candidates.begin(),
-                                    candidates.begin() + static_cast<std::ptrdiff_t>(kept));
-  skipped.insert(skipped.end(), candidates.end() - static_cast<std::ptrdiff_t>(kept),
-                 candidates.end());
+  std::vector<std::int64_t> skipped;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (i < kept || i >= candidates.size() - kept) {
+      skipped.push_back(candidates[i]);
+    }
+  }
   return skipped;
 }
 
@@ -58,18 +60,34 @@ struct SkipList {
     for (const std::int64_t layer : layers) {
       all.push_back(std::to_string(layer));
     }
-    all.insert(all.end(), names.begin(), names.end());
+    for (const std::string& name : names) {
+      all.push_back(name);
+    }
     return all;
   }
 };
+
+namespace detail {
+
+/// Puts a number where it belongs among ascending ones, once.
+inline void insert_ascending(std::vector<std::int64_t>& numbers, std::int64_t added) {
+  const auto at = std::lower_bound(numbers.begin(), numbers.end(), added);
+  if (at == numbers.end() || *at != added) {
+    numbers.insert(at, added);
+  }
+}
+
+}  // namespace detail
 
 /// Joins a user's skip list with boundary protection; non-numeric entries are kept as they are.
 /// @param user absolute layer indices ("3") or kind names ("sliding_window").
 /// @throws Error(invalid_argument) for an empty entry, a negative index or one beyond 64 bits.
 [[nodiscard]] inline SkipList merge_skip_layers(std::span<const std::string> user,
                                                 std::span<const std::int64_t> boundary = {}) {
-  std::set<std::int64_t> layers(boundary.begin(), boundary.end());
   SkipList merged;
+  for (const std::int64_t layer : boundary) {
+    detail::insert_ascending(merged.layers, layer);
+  }
   for (const std::string& entry : user) {
     const bool numeric =
         !entry.empty() && entry.find_first_not_of("+-0123456789") == std::string::npos;
@@ -79,7 +97,7 @@ struct SkipList {
       require(error == std::errc() && end == entry.data() + entry.size() && layer >= 0,
               ErrorCode::invalid_argument, "merge_skip_layers: entry is \"", entry,
               "\", expected a layer index of 0 or more, or a name");
-      layers.insert(layer);
+      detail::insert_ascending(merged.layers, layer);
     } else {
       require(!entry.empty(), ErrorCode::invalid_argument,
               "merge_skip_layers: entry is \"\", expected a layer index or a name");
@@ -88,10 +106,9 @@ struct SkipList {
       }
     }
   }
-  require(layers.empty() || *layers.begin() >= 0, ErrorCode::invalid_argument,
-          "merge_skip_layers: boundary holds ", layers.empty() ? 0 : *layers.begin(),
+  require(merged.layers.empty() || merged.layers.front() >= 0, ErrorCode::invalid_argument,
+          "merge_skip_layers: boundary holds ", merged.layers.empty() ? 0 : merged.layers.front(),
           ", expected layer indices of 0 or more");
-  merged.layers.assign(layers.begin(), layers.end());
   return merged;
 }
 

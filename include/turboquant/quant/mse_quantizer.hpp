@@ -216,7 +216,7 @@ class MseQuantizer {
     if (grid) {
       return grid_codebook(integer_grid(bits)).template scaled<float>(1.0);
     }
-    return lloyd_max(dim, bits)->codebook.template scaled<float>(
+    return lloyd_max(dim, bits).codebook.template scaled<float>(
         std::sqrt(static_cast<double>(dim)));
   }
 

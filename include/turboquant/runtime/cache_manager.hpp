@@ -105,6 +105,31 @@ class CacheManager {
     table_.truncate(exec, sequence, length);
   }
 
+  /// All layers of a sequence as bytes: compressed history, exact windows and sinks, options and
+  /// codecs (`cache/snapshot.hpp`). Equal tokens under equal options give equal bytes. Waits for
+  /// `exec`. O(bytes).
+  /// @throws Error(out_of_range) for an unknown sequence, Error(unsupported) for one with a gap
+  template <class Exec>
+  [[nodiscard]] std::vector<std::byte> save(const Exec& exec, SequenceId sequence) {
+    return table_.save(exec, sequence);
+  }
+
+  /// Starts a sequence with what `save` gave, in any process, on any machine and in any memory
+  /// space; it goes on as the saved one would have, bit for bit.
+  /// @param bytes of a manager with the same layers and the same `T`
+  /// @throws Error(format) for bytes that are no snapshot, damaged or cut off;
+  /// Error(shape_mismatch)
+  ///         naming the layer and the field that differs; Error(out_of_range), Error(non_finite)
+  ///         for contents that no cache has; Error(unsupported) in mode off; Error(capacity).
+  ///         Waits for `exec`. O(bytes).
+  template <class Exec>
+  [[nodiscard]] SequenceId load(const Exec& exec, std::span<const std::byte> bytes) {
+    require(traits_of(mode_).stores, ErrorCode::unsupported,
+            "CacheManager::load: the mode is off, in which nothing is stored");
+    const LedgerCall call(ledger_, "CacheManager::load");
+    return table_.load(exec, bytes);
+  }
+
   /// Ends a sequence and frees what it shares with no other.
   /// @throws Error(out_of_range) for an unknown sequence
   void close(SequenceId sequence) { table_.close(sequence); }
@@ -205,9 +230,8 @@ class CacheManager {
     const Kokkos::View<Number***, Kokkos::LayoutRight, Space> out(output);
     const Kokkos::View<float**, Kokkos::LayoutRight, Space> sums(lse);
     detail::require_outputs(caller, capture.shape, in, out, sums, options);
-    detail::require_apart(caller, {detail::byte_range("output", out)},
-                          {detail::byte_range("keys", keys), detail::byte_range("values", values)});
-    detail::require_apart(caller, {detail::byte_range("lse", sums)},
+    detail::require_apart(caller,
+                          {detail::byte_range("output", out), detail::byte_range("lse", sums)},
                           {detail::byte_range("keys", keys), detail::byte_range("values", values)});
     detail::require_offsets(caller, "cu_queries", cu_queries, sequences.size(),
                             static_cast<std::int64_t>(in.extent(0)));

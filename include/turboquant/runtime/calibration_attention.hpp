@@ -111,13 +111,13 @@ class CalibrationAttention {
   }
 
   /// Squared relative errors of the output, one a pair; 0 where there is nothing to err about.
-  [[nodiscard]] std::vector<double> squared_errors() const {
+  template <class Exec>
+  [[nodiscard]] std::vector<double> squared_errors(const Exec& exec) const {
     const auto query_heads = static_cast<std::size_t>(rows_.query_heads);
     const std::size_t num_rows = rows_.query_positions.size() * query_heads;
     const std::size_t columns = num_pairs_ + 1;
     std::vector<double> sums(num_rows * columns, 0.0);
-    const auto workers = (std::min)(
-        num_rows, static_cast<std::size_t>(Kokkos::DefaultHostExecutionSpace().concurrency()));
+    const auto workers = (std::min)(num_rows, static_cast<std::size_t>(exec.concurrency()));
     const std::size_t scratch = tokens_ + 2 * static_cast<std::size_t>(rows_.shape.value_dim);
     std::vector<double> memory(workers * scratch);
     const auto work = [&](std::size_t worker) {
@@ -126,11 +126,11 @@ class CalibrationAttention {
                     sums.data() + row * columns);
       }
     };
-    const Kokkos::RangePolicy<Kokkos::DefaultHostExecutionSpace, Kokkos::Schedule<Kokkos::Static>,
+    const Kokkos::RangePolicy<Exec, Kokkos::Schedule<Kokkos::Static>,
                               Kokkos::IndexType<std::size_t>>
-        policy(0, workers);
+        policy(exec, 0, workers);
     Kokkos::parallel_for("turboquant::measure_codec_errors", policy, work);
-    Kokkos::DefaultHostExecutionSpace().fence();
+    exec.fence();
     std::vector<double> total(columns, 0.0);
     for (std::size_t i = 0; i < sums.size(); ++i) {
       total[i % columns] += sums[i];

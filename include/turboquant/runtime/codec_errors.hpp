@@ -33,10 +33,11 @@ struct DecodedRows {
 
 /// Encodes rows into tiles and decodes them again. The first tile begins at token `begin`, behind
 /// exact sinks; tokens before it are not written.
-inline DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOptions& options,
-                                 std::size_t begin) {
-  using Space = Kokkos::HostSpace;
-  const Kokkos::DefaultHostExecutionSpace exec;
+template <class Exec>
+DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOptions& options,
+                          std::size_t begin) {
+  using Space = typename Exec::memory_space;
+  const Exec exec;
   const TileCodec<Space> codec(options);
   const auto heads = static_cast<std::size_t>(rows.shape.kv_heads);
   const auto key_dim = static_cast<std::size_t>(rows.shape.key_dim);
@@ -95,18 +96,21 @@ inline DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOpt
 /// Rows go through the very tiles of the cache; attention over what comes back is in double, and so
 /// are all sums, in one order whatever the number of threads. Errors of independent origin add up
 /// in this measure, which is what `allocate_bits` assumes of layers.
+/// @tparam Exec  a host execution space; a parameter so that the kernels of the encoder are
+/// compiled only where this is used
 /// @param rows   of a calibration prompt
 /// @param codecs any number, for example `default_codec_choices()`
 /// @param options exact tokens, fewer than the last query sees
 /// @return (codecs.size()), finite, 0 or more
 /// @throws Error(shape_mismatch), Error(out_of_range), Error(non_finite), Error(invalid_argument)
 /// for rows outside their domain, Error(unsupported) for a codec or sizes that tiles do not have,
-/// Error(not_initialized) before Kokkos runs. Runs on the default host execution space.
+/// Error(not_initialized) before Kokkos runs.
 /// O(queries query_heads tokens (key_codecs key_dim + codecs value_dim)). Same bits for one build
 /// and C library.
-[[nodiscard]] inline std::vector<double> measure_codec_errors(
-    const CalibrationRows& rows, std::span<const LayerCodec> codecs,
-    const CalibrationOptions& options = {}) {
+template <class Exec = Kokkos::DefaultHostExecutionSpace>
+[[nodiscard]] std::vector<double> measure_codec_errors(const CalibrationRows& rows,
+                                                       std::span<const LayerCodec> codecs,
+                                                       const CalibrationOptions& options = {}) {
   constexpr const char* caller = "measure_codec_errors";
   require_initialized(caller);
   detail::require_calibration_rows(caller, rows);
@@ -136,7 +140,7 @@ inline DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOpt
     const std::size_t keys = first_with(detail::same_keys);
     const std::size_t values = first_with(detail::same_values);
     if (keys == i || values == i) {
-      detail::DecodedRows decoded = detail::through_tiles(
+      detail::DecodedRows decoded = detail::through_tiles<Exec>(
           rows, tile, (std::min)(static_cast<std::size_t>(options.sinks), rows.tokens()));
       if (keys == i) {
         attention.add_keys(i, decoded.keys);
@@ -147,7 +151,7 @@ inline DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOpt
     }
     attention.add_pair(keys, values);
   }
-  std::vector<double> errors = attention.squared_errors();
+  std::vector<double> errors = attention.squared_errors(Exec());
   for (std::size_t i = 0; i < errors.size(); ++i) {
     require(std::isfinite(errors[i]), ErrorCode::non_finite, caller, ": the error of codecs[", i,
             "] is ", errors[i],

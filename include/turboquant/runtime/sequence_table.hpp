@@ -1,5 +1,6 @@
 #pragma once
 
+#include <turboquant/cache/snapshot.hpp>
 #include <turboquant/runtime/cache_layers.hpp>
 
 #include <algorithm>
@@ -66,6 +67,28 @@ class SequenceTable {
     std::size_t pages_;
   };
 
+  /// Gives pages that pools have acquired since back, unless they are kept.
+  class PoolGrowth {
+   public:
+    explicit PoolGrowth(const CacheLayers<Space>& layers) : layers_(layers) {
+      for (const auto& pool : layers.pools()) {
+        pages_.push_back(pool.pages->num_pages());
+      }
+    }
+    PoolGrowth(const PoolGrowth&) = delete;
+    PoolGrowth& operator=(const PoolGrowth&) = delete;
+    ~PoolGrowth() {
+      for (std::size_t i = 0; i < pages_.size(); ++i) {
+        layers_.pools()[i].pages->trim(pages_[i]);
+      }
+    }
+    void keep() noexcept { pages_.clear(); }
+
+   private:
+    const CacheLayers<Space>& layers_;
+    std::vector<std::size_t> pages_;
+  };
+
   SequenceTable(const std::vector<LayerOptions>& layers,
                 const std::shared_ptr<MemoryLedger>& ledger, std::size_t slab_pages)
       : layers_(layers, ledger, slab_pages), upload_(ledger) {
@@ -117,6 +140,46 @@ class SequenceTable {
   void close(SequenceId sequence) {
     static_cast<void>(entries("CacheManager::close", sequence));
     sequences_.erase(sequence);
+  }
+
+  template <class Exec>
+  [[nodiscard]] std::vector<std::byte> save(const Exec& exec, SequenceId sequence) {
+    constexpr const char* caller = "CacheManager::save";
+    const Entries& found = entries(caller, sequence);
+    std::vector<SnapshotLayer<T>> layers;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      if (found[i]) {
+        require_complete(caller, sequence, *found[i]);
+        layers.push_back(snapshot_layer(exec, static_cast<std::int64_t>(i), found[i]->engine));
+      }
+    }
+    return write_snapshot(layers);
+  }
+
+  template <class Exec>
+  [[nodiscard]] SequenceId load(const Exec& exec, std::span<const std::byte> bytes) {
+    constexpr const char* caller = "CacheManager::load";
+    std::vector<SnapshotLayer<T>> layers = read_snapshot<T>(caller, bytes);
+    PoolGrowth growth(layers_);
+    Entries loaded = copy_of(empty_);
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < loaded.size(); ++i) {
+      if (loaded[i]) {
+        require(next < layers.size() && layers[next].number == static_cast<std::int64_t>(i),
+                ErrorCode::shape_mismatch, caller, ": the snapshot has no layer ", i,
+                " at its place, expected the layers of this manager that own a cache");
+        SnapshotLayer<T>& layer = layers[next++];
+        const LayerOptions& options = layers_[i].options;
+        require_same_layer(caller, layer, options.capture, options.codec);
+        const ErrorContext context(caller, ": layer ", i, ": ");
+        loaded[i]->engine.restore(exec, std::move(layer.contents));
+      }
+    }
+    require(next == layers.size(), ErrorCode::shape_mismatch, caller, ": the snapshot has ",
+            layers.size(), " layers, expected ", next);
+    const SequenceId id = add(std::move(loaded));
+    growth.keep();
+    return id;
   }
 
   [[nodiscard]] Entries& entries(const char* caller, SequenceId sequence) {

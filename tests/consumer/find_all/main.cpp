@@ -3,5 +3,5 @@
 int main() {
   const turboquant::KokkosScope kokkos;
   turboquant::require_initialized("consumer");
-  return turboquant::lloyd_max(64, 3)->codebook.levels() == 8 ? 0 : 1;
+  return turboquant::lloyd_max(64, 3).codebook.levels() == 8 ? 0 : 1;
 }

@@ -2,5 +2,5 @@
 #include <turboquant/math/lloyd_max.hpp>
 
 int main() {
-  return turboquant::lloyd_max(64, 3)->codebook.levels() == 8 ? 0 : 1;
+  return turboquant::lloyd_max(64, 3).codebook.levels() == 8 ? 0 : 1;
 }

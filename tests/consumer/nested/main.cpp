@@ -9,5 +9,5 @@ static_assert(__cplusplus >= 202002L, "users of the library get the standard tha
 int of_the_parent();
 
 int main() {
-  return turboquant::lloyd_max(64, 3)->codebook.levels() == 8 ? of_the_parent() : 1;
+  return turboquant::lloyd_max(64, 3).codebook.levels() == 8 ? of_the_parent() : 1;
 }

@@ -218,45 +218,6 @@ KOKKOS_FORCEINLINE_FUNCTION std::uint32_t sign_bytes(float a, float b) {
 #endif
 }
 
-/// The larger and the smaller of two numbers, either of which may be returned for two zeros.
-KOKKOS_FORCEINLINE_FUNCTION float larger_of(float a, float b) {
-#if TURBOQUANT_CUDA_LANES || TURBOQUANT_HIP_LANES
-  return fmaxf(a, b);
-#else
-  return a > b ? a : b;
-#endif
-}
-KOKKOS_FORCEINLINE_FUNCTION float smaller_of(float a, float b) {
-#if TURBOQUANT_CUDA_LANES || TURBOQUANT_HIP_LANES
-  return fminf(a, b);
-#else
-  return a < b ? a : b;
-#endif
-}
-
-/// The product, 0 where it or `x` is subnormal.
-KOKKOS_FORCEINLINE_FUNCTION float normal_product(float x, float y) {
-#if TURBOQUANT_CUDA_LANES
-  float product;
-  asm("mul.ftz.f32 %0,%1,%2;" : "=f"(product) : "f"(x), "f"(y));
-  return product;
-#else
-  constexpr float least = 0x1p-126F;
-  const float product = (x < 0 ? -x : x) < least ? 0.0F : x * y;
-  return (product < 0 ? -product : product) < least ? 0.0F : product;
-#endif
-}
-
-/// `x` bounded by 0 and 1.
-KOKKOS_FORCEINLINE_FUNCTION float between_0_and_1(float x) {
-#if TURBOQUANT_CUDA_LANES
-  return __saturatef(x);
-#else
-  const float positive = x > 0 ? x : 0.0F;
-  return positive < 1 ? positive : 1.0F;
-#endif
-}
-
 /// A finite half.
 KOKKOS_FORCEINLINE_FUNCTION float float_of_half(std::uint16_t bits) {
 #if TURBOQUANT_CUDA_LANES
@@ -267,6 +228,33 @@ KOKKOS_FORCEINLINE_FUNCTION float float_of_half(std::uint16_t bits) {
   // A product with a power of two is exact and shorter than `float16::to_float`.
   const std::uint32_t sign = (bits & 0x8000U) << 16U;
   return std::bit_cast<float>(((bits & 0x7FFFU) << 13U) | sign) * 0x1p112F;
+#endif
+}
+
+/// Begins to fetch what is at an address of device memory into the cache of all multiprocessors.
+KOKKOS_FORCEINLINE_FUNCTION void prefetch(const void* at) {
+#if TURBOQUANT_CUDA_LANES
+  asm volatile("prefetch.global.L2 [%0];" : : "l"(at));
+#else
+  static_cast<void>(at);
+#endif
+}
+
+/// 16 bytes of device memory, 16-byte aligned, that nobody needs again: they take no place in the
+/// cache of the multiprocessor.
+template <class Unit>
+KOKKOS_FORCEINLINE_FUNCTION Unit read_once(const void* at) {
+  static_assert(sizeof(Unit) == 16 && alignof(Unit) == 16);
+#if TURBOQUANT_CUDA_LANES
+  struct alignas(16) {
+    std::uint32_t words[4];
+  } found;
+  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3},[%4];"
+      : "=r"(found.words[0]), "=r"(found.words[1]), "=r"(found.words[2]), "=r"(found.words[3])
+      : "l"(at));
+  return std::bit_cast<Unit>(found);
+#else
+  return *static_cast<const Unit*>(at);
 #endif
 }
 

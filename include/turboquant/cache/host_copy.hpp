@@ -1,0 +1,195 @@
+#pragma once
+
+#include <turboquant/base/checked_math.hpp>
+#include <turboquant/base/error.hpp>
+#include <turboquant/device/encode_tiles.hpp>
+#include <turboquant/device/tile_slots.hpp>
+#include <turboquant/device/transcode.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+/// @file
+/// What stores hold, copied to the host in one form whatever the memory space, the order of tiles
+/// and the state of rings and pages.
+
+namespace turboquant::detail {
+
+/// Copies `count` numbers of `Space` to the host. Waits for `exec`.
+template <class Space, class T, class Exec>
+void copy_to_host(const Exec& exec, const T* from, T* to, std::int64_t count) {
+  if (count > 0) {
+    const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
+    if constexpr (runs_on_host<Exec>) {
+      std::memcpy(to, from, bytes);
+    } else {
+      using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
+      Kokkos::deep_copy(exec,
+                        Kokkos::View<std::byte*, Kokkos::HostSpace, Unmanaged>(
+                            reinterpret_cast<std::byte*>(to), bytes),
+                        Kokkos::View<const std::byte*, Space, Unmanaged>(
+                            reinterpret_cast<const std::byte*>(from), bytes));
+      exec.fence();
+    }
+  }
+}
+
+/// Copies `count` numbers of the host to `Space`. Waits for `exec`.
+template <class Space, class T, class Exec>
+void copy_from_host(const Exec& exec, const T* from, T* to, std::int64_t count) {
+  if (count > 0) {
+    const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
+    if constexpr (runs_on_host<Exec>) {
+      std::memcpy(to, from, bytes);
+    } else {
+      using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
+      Kokkos::deep_copy(
+          exec, Kokkos::View<std::byte*, Space, Unmanaged>(reinterpret_cast<std::byte*>(to), bytes),
+          Kokkos::View<const std::byte*, Kokkos::HostSpace, Unmanaged>(
+              reinterpret_cast<const std::byte*>(from), bytes));
+      exec.fence();
+    }
+  }
+}
+
+/// The tiles of slots [begin, end) of a sequence.
+struct TileRun {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  static constexpr auto tokens = static_cast<std::int64_t>(TileFormat::tokens);
+
+  [[nodiscard]] std::int64_t first() const noexcept { return begin / tokens; }
+  [[nodiscard]] std::int64_t count() const noexcept {
+    return end > begin ? (end - 1) / tokens + 1 - first() : 0;
+  }
+  /// Slots of tile `t` of the run that hold tokens: [first, second).
+  [[nodiscard]] std::pair<std::size_t, std::size_t> slots(std::int64_t t) const noexcept {
+    const std::int64_t start = (first() + t) * tokens;
+    const std::int64_t from = begin > start ? begin - start : 0;
+    const std::int64_t to = end - start < tokens ? end - start : tokens;
+    return {static_cast<std::size_t>(from), static_cast<std::size_t>(to)};
+  }
+};
+
+[[nodiscard]] inline TileFormat in_host_order(TileFormat format) noexcept {
+  format.order = TileOrder::host;
+  return format;
+}
+
+/// Rewrites tiles, one after another, in another order.
+inline void reorder_tiles(const TileFormat& from, const TileFormat& to,
+                          std::vector<std::byte>& tiles) {
+  if (from.order == to.order) {
+    return;
+  }
+  std::vector<std::byte> out(tiles.size());
+  const TranscodeKernel kernel{from, tiles.data(), to, out.data()};
+  for (std::size_t tile = 0; tile < tiles.size() / from.bytes(); ++tile) {
+    kernel(static_cast<std::int64_t>(tile));
+  }
+  tiles = std::move(out);
+}
+
+/// Calls `call(tile, t)` for every tile of (kv_heads, run.count(), tile bytes).
+template <class Call>
+void for_each_tile(const TileFormat& format, int kv_heads, const TileRun& run,
+                   std::vector<std::byte>& tiles, const Call& call) {
+  auto* tile = reinterpret_cast<unsigned char*>(tiles.data());
+  for (int head = 0; head < kv_heads; ++head) {
+    for (std::int64_t t = 0; t < run.count(); ++t, tile += format.bytes()) {
+      call(tile, t);
+    }
+  }
+}
+
+/// Whether no number of a tile's slots [first, end) is NaN or infinite.
+[[nodiscard]] inline bool is_finite_tile(const TileFormat& format, const unsigned char* tile,
+                                         std::size_t first, std::size_t end) noexcept {
+  const auto finite_half = [&](std::size_t at) { return (tile[at + 1] & 0x7CU) != 0x7CU; };
+  bool finite = true;
+  for (std::size_t at = 0; at < format.key_mean_bytes(); at += 2) {
+    finite = finite && finite_half(format.key_mean_offset() + at);
+  }
+  for (std::size_t token = first; token < end; ++token) {
+    if (format.key_codec == KeyCodec::float8) {
+      for (std::size_t d = 0; d < static_cast<std::size_t>(format.key_dim); ++d) {
+        finite = finite && (tile[format.key_code_bit(token, d, 0).byte] & 0x7FU) != 0x7FU;
+      }
+    } else {
+      finite = finite && finite_half(format.key_scale_byte(token));
+    }
+    if (format.key_codec == KeyCodec::inner_product) {
+      finite = finite && finite_half(format.residual_scale_byte(token));
+    }
+    for (std::size_t group = 0; group < format.value_groups(); ++group) {
+      finite = finite && finite_half(format.value_scale_byte(token, group)) &&
+               (format.value_codec != ValueCodec::grouped ||
+                finite_half(format.value_zero_byte(token, group)));
+    }
+  }
+  return finite;
+}
+
+/// Copies tiles to the host: (kv_heads, run.count(), tile bytes) in host order, slots without a
+/// token zero.
+/// @param address `address(tile)` is the `TileAddress` of a tile of the sequence
+template <class Space, class Exec, class Address>
+[[nodiscard]] std::vector<std::byte> copy_tiles_out(const Exec& exec, const TileFormat& format,
+                                                    int kv_heads, const TileRun& run,
+                                                    const Address& address) {
+  const auto bytes = static_cast<std::int64_t>(format.bytes());
+  std::vector<std::byte> tiles(static_cast<std::size_t>(run.count() * kv_heads * bytes));
+  for (std::int64_t t = 0; t < run.count(); ++t) {
+    const auto at = address(run.first() + t);
+    for (std::int64_t head = 0; head < kv_heads; ++head) {
+      copy_to_host<Space>(exec, at.head0 + head * at.head_stride,
+                          tiles.data() + (head * run.count() + t) * bytes, bytes);
+    }
+  }
+  const TileFormat host = in_host_order(format);
+  reorder_tiles(format, host, tiles);
+  for_each_tile(host, kv_heads, run, tiles, [&](unsigned char* tile, std::int64_t t) {
+    clear_slots(host, 0, run.slots(t).first, tile);
+    clear_slots(host, run.slots(t).second, TileFormat::tokens, tile);
+  });
+  return tiles;
+}
+
+/// Copies tiles as `copy_tiles_out` gives them to where `address` says.
+template <class Space, class Exec, class Address>
+void copy_tiles_in(const Exec& exec, const TileFormat& format, int kv_heads, const TileRun& run,
+                   std::vector<std::byte> tiles, const Address& address) {
+  const auto bytes = static_cast<std::int64_t>(format.bytes());
+  reorder_tiles(in_host_order(format), format, tiles);
+  for (std::int64_t t = 0; t < run.count(); ++t) {
+    const auto at = address(run.first() + t);
+    for (std::int64_t head = 0; head < kv_heads; ++head) {
+      copy_from_host<Space>(exec, tiles.data() + (head * run.count() + t) * bytes,
+                            at.head0 + head * at.head_stride, bytes);
+    }
+  }
+}
+
+/// Checks tiles that come from outside, and zeroes their slots without a token.
+/// @throws Error(shape_mismatch), Error(non_finite)
+inline void check_tiles(const char* caller, const TileFormat& format, int kv_heads,
+                        const TileRun& run, std::vector<std::byte>& tiles) {
+  const TileFormat host = in_host_order(format);
+  const std::int64_t expected =
+      checked_mul(checked_mul(run.count(), kv_heads), static_cast<std::int64_t>(host.bytes()));
+  require(static_cast<std::int64_t>(tiles.size()) == expected, ErrorCode::shape_mismatch, caller,
+          ": tiles has ", tiles.size(), " bytes, expected ", expected);
+  for_each_tile(host, kv_heads, run, tiles, [&](unsigned char* tile, std::int64_t t) {
+    const auto [first, end] = run.slots(t);
+    require(is_finite_tile(host, tile, first, end), ErrorCode::non_finite, caller, ": tile ", t,
+            " holds NaN or infinity, expected finite scales, zero points and means");
+    clear_slots(host, 0, first, tile);
+    clear_slots(host, end, TileFormat::tokens, tile);
+  });
+}
+
+}  // namespace turboquant::detail

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace turboquant {
+
+/// What kernels read of a `CompressedKVStore`. A plain record; valid until the store changes.
+///
+/// Token at position p is slot (p - page_position) % 64 of tile (p - page_position) / 64; tile t is
+/// tile t % tiles_per_page of page t / tiles_per_page; a page is [kv head][tile in page][tile
+/// bytes].
+struct KVStoreView {
+  std::byte* const* pages = nullptr;  ///< (num_pages), in the store's memory space
+  std::int64_t num_pages = 0;
+  std::int64_t tiles_per_page = 1;
+  std::int64_t page_position = 0;  ///< position of slot 0 of page 0
+  std::int64_t begin = 0;          ///< the positions [begin, end) hold tokens
+  std::int64_t end = 0;
+
+  friend bool operator==(const KVStoreView&, const KVStoreView&) = default;
+};
+
+struct KVStoreOptions {
+  /// Tokens of a page, a multiple of 64; 0 stores the tiles flat, as one block that grows.
+  std::int64_t block_size = 0;
+  std::int64_t first_position = 0;  ///< position of the first token
+};
+
+}  // namespace turboquant
