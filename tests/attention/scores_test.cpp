@@ -264,6 +264,13 @@ TEST_CASE("what does not fit is refused before anything is written") {
           [](S& s, O&, int&) { s.sequences(1).begin = 2; });
   refused(ErrorCode::invalid_argument, "sequences[1] is [-1, 1)",
           [](S& s, O&, int&) { s.sequences(1).begin = -1; });
+  refused(ErrorCode::invalid_argument, "expected 0 <= begin <= end <= 2^60", [](S& s, O&, int&) {
+    s.sequences(1).end = std::numeric_limits<std::int64_t>::max();
+    s.sequences(1).begin = s.sequences(1).end - 10;
+  });
+  refused(ErrorCode::invalid_argument, "tiles_per_page is 9223372036854775807", [](S& s, O&, int&) {
+    s.sequences(3).history.tiles_per_page = std::numeric_limits<std::int64_t>::max();
+  });
   refused(ErrorCode::out_of_range, "sequences[3]: tokens [0, 129) lie outside the 1 pages",
           [](S& s, O&, int&) { s.sequences(3).end = 129; });
   const S scoring(problem, 150);
@@ -274,4 +281,9 @@ TEST_CASE("what does not fit is refused before anything is written") {
       error_of(ErrorCode::invalid_argument,
                [&] { inner_product_score(Exec(), problem.codec(), 2, inputs, scoring.logits); }),
       "inner_product_score: codec.format().key_codec is mse, expected inner_product"));
+  S overlapping(problem, 150);
+  overlapping.logits = decltype(overlapping.logits)(overlapping.queries.data() + 5119, 4, 10, 150);
+  CHECK(mentions(
+      error_of(ErrorCode::invalid_argument, [&] { overlapping.run(problem, ScoreOptions{}, 2); }),
+      "mse_score: logits overlaps queries, expected memory of its own"));
 }

@@ -590,3 +590,65 @@ TEST_CASE("errors name the function of the manager that was called") {
   CHECK(contains(error_of([&] { static_cast<void>(manager.fork(HostExec(), id, 200)); }),
                  "out_of_range: CacheManager::fork: length is 200, but tokens before"));
 }
+
+TEST_CASE("appends up to the memory limit leave room for attention where its workspace is kept") {
+  const Tokens<float> tokens(5, 0, 4000, shape);
+  const HostQueries q = queries(1, 1, 1, 4, shape.key_dim);
+  const turboquant::TileCodec<Host> codec(*layer(shape).codec);
+  const auto plan = turboquant::plan_decode(
+      HostExec(), codec,
+      {.query_heads = 4, .kv_heads = shape.kv_heads, .max_history_tokens = 4000});
+  const auto wanted = std::size_t(plan.workspace_bytes());
+  /// Whether attention fails after as many appends as fit.
+  const auto fails = [&](std::size_t limit, std::size_t workspace) {
+    Manager<float> manager({.layers = {layer(shape)},
+                            .memory_limit_bytes = limit,
+                            .slab_pages = 1,
+                            .workspace_bytes = workspace});
+    const auto id = manager.open();
+    std::int64_t length = 0;
+    while (error_of([&] { append(manager, 0, id, tokens, length, length + 1); }) == "no error") {
+      ++length;
+    }
+    CHECK(length > 500);
+    CHECK(length < 4000);
+    const std::string error =
+        error_of([&] { static_cast<void>(attend(manager, 0, {id}, q, shape.value_dim)); });
+    if (error != "no error") {
+      CHECK(
+          contains(error, "capacity: CacheManager::attend: turboquant::CacheManager::workspace: "));
+      CHECK(contains(error, " bytes do not fit the memory limit of "));
+    }
+    CHECK(manager.memory_use().total() - manager.memory_use().codec_tables <= limit);
+    manager.trim();
+    CHECK(manager.memory_use().workspace == (workspace + 63) / 64 * 64);
+    return error != "no error";
+  };
+  int failures = 0;
+  for (std::size_t limit = wanted + 100000; limit < wanted + 102000; limit += 64) {
+    failures += fails(limit, 0) ? 1 : 0;
+    CHECK(!fails(limit, wanted));
+  }
+  CHECK(failures > 0);
+  CHECK(contains(error_of([&] {
+                   const Manager<float> manager({.layers = {layer(shape)},
+                                                 .memory_limit_bytes = 1000,
+                                                 .workspace_bytes = 1001});
+                 }),
+                 "capacity: CacheManager: workspace_bytes: turboquant::CacheManager::workspace: "
+                 "1024 bytes do not fit the memory limit of 1000"));
+}
+
+TEST_CASE("a call whose workspace does not fit leaves the workspace that is kept") {
+  Manager<float> manager({.layers = {layer(shape)}, .workspace_bytes = 640});
+  const Tokens<float> tokens(5, 0, 10, shape);
+  const auto id = manager.open();
+  append(manager, 0, id, tokens, 0, 10);
+  manager.set_memory_limit(manager.memory_use().total());
+  CHECK(contains(error_of([&] {
+                   static_cast<void>(attend(manager, 0, {id}, queries(1, 1, 8, 64, shape.key_dim),
+                                            shape.value_dim));
+                 }),
+                 "capacity: CacheManager::attend: "));
+  CHECK(manager.memory_use().workspace == 640);
+}

@@ -153,8 +153,10 @@ struct ScoreTiles {
 inline void require_score_sequence(const char* caller, const ScoreSequence& sequence,
                                    std::int64_t index, std::int64_t columns) {
   const std::string name = std::string(caller) + ": sequences[" + std::to_string(index) + "]";
-  require(sequence.begin >= 0 && sequence.end >= sequence.begin, ErrorCode::invalid_argument, name,
-          " is [", sequence.begin, ", ", sequence.end, "), expected 0 <= begin <= end");
+  require(sequence.begin >= 0 && sequence.end >= sequence.begin &&
+              sequence.end <= std::int64_t{1} << 60U,
+          ErrorCode::invalid_argument, name, " is [", sequence.begin, ", ", sequence.end,
+          "), expected 0 <= begin <= end <= 2^60");
   require(sequence.end - sequence.begin <= columns, ErrorCode::shape_mismatch, name, " has ",
           sequence.end - sequence.begin, " tokens, expected at most logits.extent(2) = ", columns);
   require_tiles(name.c_str(), sequence.history, sequence.begin, sequence.end);

@@ -70,6 +70,7 @@ class KVCaptureEngine {
         window_(options.shape, detail::window_options(options, codec.has_value()), ledger_),
         upload_(ledger_) {
     if (codec) {
+      const ErrorContext context("KVCaptureEngine: ");
       store_.emplace(
           *codec, options.shape.kv_heads,
           KVStoreOptions{.block_size = options.block_size, .first_position = options.sinks},

@@ -39,6 +39,8 @@ class TileStorage {
     Block replacement;  ///< takes the place of the last block, which is shared
     std::vector<Extent> added;
     std::int64_t end_tile = 0;  ///< after the write
+    Block table;                ///< takes the place of the page table, which is too small
+    std::size_t table_room = 0;
   };
 
   /// Paged where `pool` is given.
@@ -111,7 +113,8 @@ class TileStorage {
   /// Prepares a write to the tiles [first, end), of which at most the last one exists already.
   ///
   /// Whole blocks between the present end and `first` may be skipped; after the commit
-  /// `drop_front(first)` must give up what lies before the gap.
+  /// `drop_front(first)` must give up what lies before the gap. Paged storage has room in its page
+  /// table then, so that reading what was written needs no memory.
   /// @throws Error(capacity); nothing is changed.
   [[nodiscard]] Plan prepare(std::int64_t first, std::int64_t end) {
     Plan plan;
@@ -128,7 +131,12 @@ class TileStorage {
       plan.added.push_back({allocate(tiles), next, tiles});
       next += tiles;
     }
-    extents_.reserve(extents_.size() + plan.added.size());
+    const std::size_t blocks = extents_.size() + plan.added.size();
+    extents_.reserve(blocks);
+    if (paged() && table_room_ < blocks) {
+      plan.table_room = grown_table_room(blocks);
+      plan.table = allocate_table(plan.table_room);
+    }
     return plan;
   }
 
@@ -175,6 +183,9 @@ class TileStorage {
       extents_.push_back(std::move(extent));
     }
     end_tile_ = plan.end_tile;
+    if (plan.table != nullptr) {
+      take_table(std::move(plan.table), plan.table_room);
+    }
   }
 
   /// Forgets the tiles from `end` on and frees the blocks that held nothing else.
@@ -220,12 +231,8 @@ class TileStorage {
       return table_entries();
     }
     if (table_room_ < extents_.size()) {
-      const std::size_t room = (std::max)(extents_.size(), table_room_ + table_room_ / 2);
-      auto memory = allocate_bytes<Space>(ledger_, MemoryKind::tables, room * sizeof(std::byte*),
-                                          "turboquant::TileStorage::table");
-      table_ = std::move(memory);
-      table_room_ = room;
-      table_valid_ = 0;
+      const std::size_t room = grown_table_room(extents_.size());
+      take_table(allocate_table(room), room);
     }
     std::vector<std::byte*> entries;
     for (std::size_t i = table_valid_; i < extents_.size(); ++i) {
@@ -250,6 +257,18 @@ class TileStorage {
   }
 
  private:
+  [[nodiscard]] std::size_t grown_table_room(std::size_t blocks) const noexcept {
+    return (std::max)(blocks, table_room_ + table_room_ / 2);
+  }
+  [[nodiscard]] Block allocate_table(std::size_t room) const {
+    return allocate_bytes<Space>(ledger_, MemoryKind::tables, room * sizeof(std::byte*),
+                                 "turboquant::TileStorage::table");
+  }
+  void take_table(Block&& table, std::size_t room) noexcept {
+    table_ = std::move(table);
+    table_room_ = room;
+    table_valid_ = 0;
+  }
   [[nodiscard]] std::byte* const* table_entries() const noexcept {
     return reinterpret_cast<std::byte* const*>(table_.get());
   }

@@ -140,14 +140,23 @@ class ScratchMemory {
   explicit ScratchMemory(std::shared_ptr<MemoryLedger> ledger) : ledger_(std::move(ledger)) {}
 
   /// Frees what is too small before it allocates, so that both never exist at once.
-  /// @throws Error(capacity); there is no scratch memory then
+  /// @throws Error(capacity) where both one after another do not fit the limit; nothing is changed.
+  ///         Whatever the allocator throws; there is no scratch memory then.
   void reserve(std::size_t bytes) {
     if (bytes > bytes_) {
-      memory_ = nullptr;
-      bytes_ = 0;
+      if (round_up_bytes(bytes) <= ledger_->available() + bytes_) {
+        release();
+      }
       memory_ = allocate_bytes<Space>(ledger_, MemoryKind::workspace, bytes,
                                       "turboquant::CacheManager::workspace");
       bytes_ = round_up_bytes(bytes);
+    }
+  }
+  /// Frees what is more than `bytes`.
+  void shrink(std::size_t bytes) {
+    if (bytes_ > round_up_bytes(bytes)) {
+      release();
+      reserve(bytes);
     }
   }
   void release() noexcept {

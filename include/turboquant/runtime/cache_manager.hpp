@@ -21,6 +21,11 @@ struct CacheManagerOptions {
   std::size_t memory_limit_bytes =
       MemoryLedger::unlimited;  ///< of everything in `memory_use()` but codec tables
   std::size_t slab_pages = 0;   ///< pages of one allocation; 0 chooses about 64 KiB
+  /// Workspace that is there from the start, so that appends up to the limit leave room for
+  /// attention: `workspace_bytes()` of a `plan_decode` for the largest step. 0 allocates when the
+  /// first call needs some. On accelerators, a step's records come on top, up to 400 bytes a
+  /// sequence.
+  std::size_t workspace_bytes = 0;
 };
 
 /// The caches of a model: layers x sequences, batches of sequences in one call, under one memory
@@ -41,7 +46,11 @@ class CacheManager {
       : ledger_(std::make_shared<MemoryLedger>(options.memory_limit_bytes)),
         table_(options.layers, ledger_, options.slab_pages),
         mode_(traits_of(options.mode).mode),
-        scratch_(ledger_) {}
+        workspace_bytes_(options.workspace_bytes),
+        scratch_(ledger_) {
+    const LedgerCall call(ledger_, "CacheManager: workspace_bytes");
+    scratch_.reserve(workspace_bytes_);
+  }
   CacheManager(const CacheManager&) = delete;
   CacheManager& operator=(const CacheManager&) = delete;
 
@@ -135,8 +144,8 @@ class CacheManager {
   /// @param values     (rows, kv_heads, value_dim), finite
   /// @throws Error(capacity) beyond the memory limit, Error(unsupported) for a layer without a
   /// cache of its own or a
-  ///         sequence with a gap, Error(shape_mismatch), Error(non_finite), Error(out_of_range).
-  ///         Waits for `exec`.
+  ///         sequence with a gap, Error(shape_mismatch), Error(non_finite), Error(out_of_range),
+  ///         Error(invalid_argument) for rows in the memory of these sequences. Waits for `exec`.
   template <class Exec>
   void append(const Exec& exec, std::int64_t layer, std::span<const SequenceId> sequences,
               std::span<const std::int64_t> cu_seqlens, const Rows& keys, const Rows& values) {
@@ -166,7 +175,9 @@ class CacheManager {
   /// for an empty sequence
   /// @throws Error(unsupported) in another mode or for a sequence with a gap; Error(out_of_range)
   /// for a sequence of 1 to
-  ///         m - 1 tokens; Error(shape_mismatch), Error(capacity). Waits for `exec`.
+  ///         m - 1 tokens; Error(shape_mismatch); Error(invalid_argument) for options outside their
+  ///         domain, or where output or lse overlap each other or an input; Error(capacity) where
+  ///         workspace does not fit the limit, naming its bytes. Waits for `exec`.
   template <class Exec, class Queries, class Output, class Lse>
   void attend(const Exec& exec, std::int64_t layer, std::span<const SequenceId> sequences,
               const Queries& queries, const Output& output, const Lse& lse,
@@ -197,8 +208,9 @@ class CacheManager {
   /// @param queries    (query_rows, query_heads, key_dim)
   /// @param output     (query_rows, query_heads, value_dim), float, float16 or bfloat16
   /// @param lse        (query_rows, query_heads), float
-  /// @throws Error(unsupported) in another mode, and what `append` throws; then nothing is stored
-  /// and nothing written
+  /// @throws Error(unsupported) in another mode, Error(invalid_argument) for options outside their
+  /// domain or where output or lse overlap each other or an input, and what `append` throws; then
+  /// nothing is stored and nothing written
   template <class Exec, class Queries, class Output, class Lse>
   void prefill(const Exec& exec, std::int64_t layer, std::span<const SequenceId> sequences,
                std::span<const std::int64_t> cu_seqlens, const Rows& keys, const Rows& values,
@@ -218,9 +230,8 @@ class CacheManager {
     const Kokkos::View<Number***, Kokkos::LayoutRight, Space> out(output);
     const Kokkos::View<float**, Kokkos::LayoutRight, Space> sums(lse);
     detail::require_outputs(caller, capture.shape, in, out, sums, options);
-    detail::require_apart(caller, {detail::byte_range("output", out)},
-                          {detail::byte_range("keys", keys), detail::byte_range("values", values)});
-    detail::require_apart(caller, {detail::byte_range("lse", sums)},
+    detail::require_apart(caller,
+                          {detail::byte_range("output", out), detail::byte_range("lse", sums)},
                           {detail::byte_range("keys", keys), detail::byte_range("values", values)});
     detail::require_offsets(caller, "cu_queries", cu_queries, sequences.size(),
                             static_cast<std::int64_t>(in.extent(0)));
@@ -312,9 +323,9 @@ class CacheManager {
 
   /// Changes the memory limit; one below what is in use only stops further allocations.
   void set_memory_limit(std::size_t bytes) noexcept { ledger_->set_limit(bytes); }
-  /// Gives free pages and workspace back to the system.
+  /// Gives free pages and workspace beyond `workspace_bytes` back to the system.
   void trim() {
-    scratch_.release();
+    scratch_.shrink(workspace_bytes_);
     for (const auto& pool : table_.layers().pools()) {
       pool.pages->trim();
     }
@@ -382,6 +393,7 @@ class CacheManager {
   std::shared_ptr<MemoryLedger> ledger_;
   Table table_;
   CacheMode mode_;
+  std::size_t workspace_bytes_;
   detail::ScratchMemory<Space> scratch_;
 };
 
