@@ -6,8 +6,8 @@
 # many lanes a wave as that processor has (64 on gfx9, 32 on gfx10 to gfx12). Nothing is run.
 #
 # Needs a HIP compiler (clang with the ROCm device libraries; FLAGS may say where they are), HIP's headers, Eigen,
-# JSON and doctest where the compiler finds them or by -isystem in FLAGS, and the llvm-readelf beside the compiler. About two minutes of
-# processor time for an architecture.
+# JSON and doctest where the compiler finds them or by -isystem in FLAGS, and the llvm-readelf beside the compiler. Five to six minutes
+# of processor time for an architecture.
 cmake_minimum_required(VERSION 3.25)
 
 include("${CMAKE_CURRENT_LIST_DIR}/../support/commands.cmake")
