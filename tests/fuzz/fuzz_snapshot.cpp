@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,11 +36,13 @@ void check(const Bytes& bytes) {
   Engine again = load(saved);
   expect(turboquant::save_capture(exec, again) == saved);
   const turboquant::KVShape shape = engine.options().shape;
-  const auto count = std::size_t{70};
-  const Kokkos::View<Number***, Kokkos::LayoutRight, Space> keys("keys", count, shape.kv_heads,
-                                                                 shape.key_dim);
-  const Kokkos::View<Number***, Kokkos::LayoutRight, Space> values("values", count, shape.kv_heads,
-                                                                   shape.value_dim);
+  const auto rows = [&](const std::string& label, int dim) {
+    return Kokkos::View<Number***, Kokkos::LayoutRight, Space>(
+        label, std::size_t{70}, static_cast<std::size_t>(shape.kv_heads),
+        static_cast<std::size_t>(dim));
+  };
+  const auto keys = rows("keys", shape.key_dim);
+  const auto values = rows("values", shape.value_dim);
   for (Engine* each : {&engine, &again}) {
     each->ingest(exec, keys, values);
     each->truncate(exec, each->length() - 3);

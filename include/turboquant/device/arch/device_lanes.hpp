@@ -244,7 +244,8 @@ KOKKOS_FORCEINLINE_FUNCTION void prefetch(const void* at) {
 /// cache of the multiprocessor.
 template <class Unit>
 KOKKOS_FORCEINLINE_FUNCTION Unit read_once(const void* at) {
-  static_assert(sizeof(Unit) == 16 && alignof(Unit) == 16);
+  static_assert(sizeof(Unit) == 16);
+  static_assert(alignof(Unit) == 16);
 #if TURBOQUANT_CUDA_LANES
   struct alignas(16) {
     std::uint32_t words[4];
