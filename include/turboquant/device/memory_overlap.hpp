@@ -33,16 +33,16 @@ template <class View>
 /// @throws Error(invalid_argument) naming both arguments
 inline void require_apart(const char* caller, std::initializer_list<ByteRange> written,
                           std::initializer_list<ByteRange> read) {
-  const auto check = [caller](const ByteRange& one, const ByteRange& other) {
+  const auto require_pair = [caller](const ByteRange& one, const ByteRange& other) {
     require(!overlap(one, other), ErrorCode::invalid_argument, caller, ": ", one.name, " overlaps ",
             other.name, ", expected memory of its own");
   };
   for (const ByteRange* range = written.begin(); range != written.end(); ++range) {
     for (const ByteRange* other = range + 1; other != written.end(); ++other) {
-      check(*range, *other);
+      require_pair(*range, *other);
     }
     for (const ByteRange& other : read) {
-      check(*range, other);
+      require_pair(*range, other);
     }
   }
 }
