@@ -18,28 +18,9 @@
 
 namespace turboquant::detail {
 
-/// Copies `count` numbers of `Space` to the host. Waits for `exec`.
-template <class Space, class T, class Exec>
-void copy_to_host(const Exec& exec, const T* from, T* to, std::int64_t count) {
-  if (count > 0) {
-    const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
-    if constexpr (runs_on_host<Exec>) {
-      std::memcpy(to, from, bytes);
-    } else {
-      using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
-      Kokkos::deep_copy(exec,
-                        Kokkos::View<std::byte*, Kokkos::HostSpace, Unmanaged>(
-                            reinterpret_cast<std::byte*>(to), bytes),
-                        Kokkos::View<const std::byte*, Space, Unmanaged>(
-                            reinterpret_cast<const std::byte*>(from), bytes));
-      exec.fence();
-    }
-  }
-}
-
-/// Copies `count` numbers of the host to `Space`. Waits for `exec`.
-template <class Space, class T, class Exec>
-void copy_from_host(const Exec& exec, const T* from, T* to, std::int64_t count) {
+/// Copies `count` numbers between memory spaces, one of them the host's. Waits for `exec`.
+template <class To, class From, class T, class Exec>
+void copy_between(const Exec& exec, const T* from, T* to, std::int64_t count) {
   if (count > 0) {
     const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
     if constexpr (runs_on_host<Exec>) {
@@ -47,12 +28,20 @@ void copy_from_host(const Exec& exec, const T* from, T* to, std::int64_t count) 
     } else {
       using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
       Kokkos::deep_copy(
-          exec, Kokkos::View<std::byte*, Space, Unmanaged>(reinterpret_cast<std::byte*>(to), bytes),
-          Kokkos::View<const std::byte*, Kokkos::HostSpace, Unmanaged>(
-              reinterpret_cast<const std::byte*>(from), bytes));
+          exec, Kokkos::View<std::byte*, To, Unmanaged>(reinterpret_cast<std::byte*>(to), bytes),
+          Kokkos::View<const std::byte*, From, Unmanaged>(reinterpret_cast<const std::byte*>(from),
+                                                          bytes));
       exec.fence();
     }
   }
+}
+template <class Space, class T, class Exec>
+void copy_to_host(const Exec& exec, const T* from, T* to, std::int64_t count) {
+  copy_between<Kokkos::HostSpace, Space>(exec, from, to, count);
+}
+template <class Space, class T, class Exec>
+void copy_from_host(const Exec& exec, const T* from, T* to, std::int64_t count) {
+  copy_between<Space, Kokkos::HostSpace>(exec, from, to, count);
 }
 
 /// The tiles of slots [begin, end) of a sequence.

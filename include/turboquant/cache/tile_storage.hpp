@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/cache/encode_batch.hpp>
+#include <turboquant/cache/host_copy.hpp>
 #include <turboquant/cache/job_upload.hpp>
 #include <turboquant/cache/memory_ledger.hpp>
 #include <turboquant/cache/page_pool.hpp>
@@ -9,7 +10,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -238,17 +238,9 @@ class TileStorage {
     for (std::size_t i = table_valid_; i < extents_.size(); ++i) {
       entries.push_back(extents_[i].memory.get());
     }
-    std::byte* const to = table_.get() + table_valid_ * sizeof(std::byte*);
-    const std::size_t bytes = entries.size() * sizeof(std::byte*);
-    if constexpr (runs_on_host<Exec>) {
-      std::memcpy(to, entries.data(), bytes);
-    } else {
-      using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
-      Kokkos::deep_copy(exec, Kokkos::View<std::byte*, Space, Unmanaged>(to, bytes),
-                        Kokkos::View<const std::byte*, Kokkos::HostSpace, Unmanaged>(
-                            reinterpret_cast<const std::byte*>(entries.data()), bytes));
-      exec.fence();
-    }
+    copy_from_host<Space>(exec, entries.data(),
+                          reinterpret_cast<std::byte**>(table_.get()) + table_valid_,
+                          static_cast<std::int64_t>(entries.size()));
     table_valid_ = extents_.size();
     return table_entries();
   }
