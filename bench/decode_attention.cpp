@@ -181,7 +181,7 @@ constexpr NamedFormat formats[] = {
 /// Encodes bell-shaped keys and values into one layer of pages.
 void fill_tiles(const TileCodec<Memory>& codec, std::int64_t context, std::byte* layer) {
   const TileFormat& format = codec.format();
-  constexpr std::size_t tile_tokens = TileFormat::tokens;
+  constexpr std::size_t tile_tokens = TileFormat::max_tokens;
   // The same 256 tokens again and again: contents do not change the speed, and encoding stays
   // short.
   constexpr std::size_t distinct = tile_tokens * tiles_per_page;
@@ -222,7 +222,7 @@ void tiles(benchmark::State& state, const TilesCase& test) {
   const TileCodec<Memory> codec(options);
   const std::size_t page = page_bytes(options.format, kv_heads, tiles_per_page);
   const auto num_pages = static_cast<std::size_t>(
-      shape.context / (static_cast<std::int64_t>(TileFormat::tokens) * tiles_per_page));
+      shape.context / (static_cast<std::int64_t>(TileFormat::max_tokens) * tiles_per_page));
   layers[0].make(std::string(test.format->name) + "/" + std::to_string(shape.dim) + "/" +
                      std::to_string(shape.context),
                  page * num_pages,
@@ -318,7 +318,7 @@ void eigen(benchmark::State& state, const EigenCase& test) {
   }
   // Parts as long as those of the automatic plan of tiles.
   const std::int64_t part_tokens =
-      DecodeOptions::default_tiles_per_split * static_cast<std::int64_t>(TileFormat::tokens);
+      DecodeOptions::default_tiles_per_split * static_cast<std::int64_t>(TileFormat::max_tokens);
   const std::int64_t splits = (shape.context + part_tokens - 1) / part_tokens;
   const auto num_parts = static_cast<std::size_t>(kv_heads * splits);
   const std::size_t rows = num_parts * static_cast<std::size_t>(shape.ratio);

@@ -73,7 +73,7 @@ struct FillTiles {
       std::memcpy(tile + i, &word, 4);
     }
     const auto top = static_cast<float>((1 << format.value_bits) - 1);
-    for (std::size_t token = 0; token < turboquant::TileFormat::tokens; ++token) {
+    for (std::size_t token = 0; token < turboquant::TileFormat::max_tokens; ++token) {
       const std::uint64_t seed = static_cast<std::uint64_t>(item) * 4096 + token * 64;
       half(format.key_scale_byte(token), tile, 0.6F + 0.8F * uniform(seed));
       for (std::size_t group = 0; group < format.value_groups(); ++group) {

@@ -73,7 +73,7 @@ void encode(benchmark::State& state, const EncodeCase& test) {
   const TileCodecOptions options = test.format->options(test.dim);
   const TileCodec<Memory> codec(options);
   const std::size_t tile_numbers =
-      TileFormat::tokens * kv_heads * static_cast<std::size_t>(test.dim);
+      TileFormat::max_tokens * kv_heads * static_cast<std::size_t>(test.dim);
   const auto keys = rows<Row>(num_tiles * tile_numbers, 1);
   const auto values = rows<Row>(num_tiles * tile_numbers, 2);
   const std::size_t tile_bytes = options.format.bytes();
@@ -85,7 +85,7 @@ void encode(benchmark::State& state, const EncodeCase& test) {
     job.values = dense_rows(values.data() + i * tile_numbers, kv_heads, test.dim);
     job.tile = tiles.data() + i * kv_heads * tile_bytes;
     job.head_stride = static_cast<std::int64_t>(tile_bytes);
-    job.count = static_cast<int>(TileFormat::tokens);
+    job.count = static_cast<int>(TileFormat::max_tokens);
     job.clear_from = 0;
   }
   turboquant_bench::Stopwatch stopwatch;
@@ -96,7 +96,7 @@ void encode(benchmark::State& state, const EncodeCase& test) {
     stopwatch.stop();
   }
   const auto times = stopwatch.times();
-  const auto token_heads = static_cast<double>(num_tiles * TileFormat::tokens * kv_heads);
+  const auto token_heads = static_cast<double>(num_tiles * TileFormat::max_tokens * kv_heads);
   state.counters["vectors_per_s"] = 2 * token_heads / times.median;
   state.counters["token_heads_per_s"] = token_heads / times.median;
   state.counters["max_token_heads_per_s"] = token_heads / times.minimum;

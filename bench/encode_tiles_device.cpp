@@ -87,7 +87,7 @@ template <class Row>
 Timing time_case(const Case& test, cudaStream_t stream) {
   constexpr int kv_heads = 8;
   constexpr std::int64_t num_tiles = 1024;
-  constexpr auto tokens = static_cast<std::int64_t>(TileFormat::tokens);
+  constexpr auto tokens = static_cast<std::int64_t>(TileFormat::max_tokens);
   const Device exec(stream);
   const TileCodec<Space> codec(test.format->options(test.dim, test.order));
   const std::int64_t tile_numbers = tokens * kv_heads * test.dim;

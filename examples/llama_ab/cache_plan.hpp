@@ -48,7 +48,7 @@ struct CachePlan {
                              static_cast<int>(config.value_dim)};
       layer.capture.window_capacity = window;
       layer.capture.sinks = sinks;
-      layer.capture.block_size = static_cast<std::int64_t>(turboquant::TileFormat::tokens);
+      layer.capture.block_size = static_cast<std::int64_t>(turboquant::TileFormat::max_tokens);
       layer.codec = codec;
       result.push_back(layer);
     }

@@ -13,6 +13,7 @@
 #include <turboquant/attention/dot_merge.hpp>
 #include <turboquant/attention/dot_plan.hpp>
 #include <turboquant/attention/history_tiles.hpp>
+#include <turboquant/attention/merge_parts.hpp>
 #include <turboquant/attention/mma_decode.hpp>
 #include <turboquant/attention/mma_kernels.hpp>
 #include <turboquant/attention/mma_merge.hpp>
@@ -98,7 +99,9 @@
 #include <turboquant/device/encode_search.hpp>
 #include <turboquant/device/encode_tiles.hpp>
 #include <turboquant/device/host_order.hpp>
+#include <turboquant/device/join_tiles.hpp>
 #include <turboquant/device/key_mean.hpp>
+#include <turboquant/device/key_words.hpp>
 #include <turboquant/device/kokkos_compat.hpp>
 #include <turboquant/device/lasting_view.hpp>
 #include <turboquant/device/memory_overlap.hpp>
@@ -110,6 +113,7 @@
 #include <turboquant/device/register_encoder.hpp>
 #include <turboquant/device/row_view.hpp>
 #include <turboquant/device/runtime.hpp>
+#include <turboquant/device/sub_tiles.hpp>
 #include <turboquant/device/team_encoder.hpp>
 #include <turboquant/device/team_pack.hpp>
 #include <turboquant/device/tile_attention.hpp>
@@ -122,6 +126,7 @@
 #include <turboquant/device/tile_store.hpp>
 #include <turboquant/device/tile_words.hpp>
 #include <turboquant/device/transcode.hpp>
+#include <turboquant/device/value_words.hpp>
 #include <turboquant/io/byte_record.hpp>
 #include <turboquant/io/message_text.hpp>
 #include <turboquant/io/safetensors.hpp>

@@ -176,12 +176,12 @@ TEST_CASE("transcoding refuses what does not fit") {
   TileFormat other = mma;
   other.key_bits = 2;
   CHECK(mentions(error_of(ErrorCode::invalid_argument, run(host, other, bytes, out.data(), bytes)),
-                 "differ in their order only"));
+                 "differ in order and tile_tokens only"));
   CHECK(mentions(error_of(ErrorCode::shape_mismatch, run(host, mma, bytes, out.data(), bytes - 1)),
                  "out.extent(0) is 15103, expected tiles.extent(0) = 15104"));
   CHECK(mentions(
       error_of(ErrorCode::shape_mismatch, run(host, mma, bytes - 1, out.data(), bytes - 1)),
-      "a multiple of the bytes of a tile = 7552"));
+      "a multiple of the bytes of 64 tokens = 7552"));
   other = mma;
   other.key_dim = 120;
   error_of(ErrorCode::unsupported, run(other, other, bytes, out.data(), bytes));

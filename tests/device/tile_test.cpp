@@ -44,12 +44,19 @@ std::vector<TileFormat> formats() {
       all.push_back(format);
     }
   }
+  const std::size_t of_64_tokens = all.size();
+  for (std::size_t i = 0; i < of_64_tokens; ++i) {
+    for (const int tokens : {16, 32}) {
+      TileFormat format = all[i];
+      format.tile_tokens = tokens;
+      all.push_back(format);
+    }
+  }
   return all;
 }
 
 /// First bytes of all fp16 numbers of the tile's slots [first, end).
-std::vector<std::size_t> half_bytes(const TileFormat& format, std::size_t first = 0,
-                                    std::size_t end = 64) {
+std::vector<std::size_t> half_bytes(const TileFormat& format, std::size_t first, std::size_t end) {
   std::vector<std::size_t> all;
   for (std::size_t token = first; token < end; ++token) {
     if (format.key_codec != KeyCodec::float8) {
@@ -96,7 +103,7 @@ TEST_CASE("every bit of the codes has a place of its own, and all places togethe
         inside = false;
       }
     };
-    for (std::size_t token = 0; token < 64; ++token) {
+    for (std::size_t token = 0; token < format.tokens(); ++token) {
       for (std::size_t d = 0; d < static_cast<std::size_t>(format.key_dim); ++d) {
         for (unsigned bit = 0; bit < static_cast<unsigned>(format.key_code_bits()); ++bit) {
           take(format.key_code_bit(token, d, bit));
@@ -111,7 +118,7 @@ TEST_CASE("every bit of the codes has a place of its own, and all places togethe
         }
       }
     }
-    for (const std::size_t byte : half_bytes(format)) {
+    for (const std::size_t byte : half_bytes(format, 0, format.tokens())) {
       for (unsigned bit = 0; bit < 16; ++bit) {
         take({byte + bit / 8, bit % 8});
       }
@@ -122,7 +129,10 @@ TEST_CASE("every bit of the codes has a place of its own, and all places togethe
     }
     CHECK(inside);
     CHECK(once);
-    CHECK(format.bytes() % 64 == 0);
+    CHECK(format.bytes() % format.tokens() == 0);
+    TileFormat whole = format;
+    whole.tile_tokens = 64;
+    CHECK(64 / format.tokens() * format.bytes() == whole.bytes());
   }
 }
 
@@ -139,7 +149,7 @@ TEST_CASE("words read and write what the bit maps say") {
     bool same = true;
     const auto compare = [&](const detail::KeySection& section, const auto& read) {
       for (std::size_t group = 0; group < section.dim / 8; ++group) {
-        for (std::size_t token = 0; token < 64; ++token) {
+        for (std::size_t token = 0; token < format.tokens(); ++token) {
           const std::uint32_t nibbles = section.read_nibbles(bytes, group, token);
           for (std::size_t n = 0; n < 8; ++n) {
             const std::uint32_t code =
@@ -161,7 +171,7 @@ TEST_CASE("words read and write what the bit maps say") {
       });
     }
     const detail::ValueSection values = detail::value_codes(format);
-    for (std::size_t group = 0; group < 8; ++group) {
+    for (std::size_t group = 0; group < format.tokens() / 8; ++group) {
       for (std::size_t d = 0; d < values.dim; ++d) {
         const std::uint32_t nibbles = values.read_nibbles(bytes, group, d);
         for (std::size_t t = 0; t < 8; ++t) {
@@ -173,13 +183,14 @@ TEST_CASE("words read and write what the bit maps say") {
     }
     CHECK(same);
     // Written into zeros, all code bytes are back.
-    for (const std::size_t byte : half_bytes(format)) {
+    for (const std::size_t byte : half_bytes(format, 0, format.tokens())) {
       copy[byte] = tile[byte];
       copy[byte + 1] = tile[byte + 1];
     }
     if (format.key_codec == KeyCodec::float8) {
-      for (std::size_t i = 0; i < 64 * static_cast<std::size_t>(format.key_dim); ++i) {
-        const std::size_t byte = format.key_code_bit(i % 64, i / 64, 0).byte;
+      const std::size_t tokens = format.tokens();
+      for (std::size_t i = 0; i < tokens * static_cast<std::size_t>(format.key_dim); ++i) {
+        const std::size_t byte = format.key_code_bit(i % tokens, i / tokens, 0).byte;
         copy[byte] = tile[byte];
       }
     }
@@ -195,8 +206,10 @@ TEST_CASE("clearing slots touches no other slot") {
       std::size_t first;
       std::size_t end;
     };
-    for (const Range range : {Range{0, 64}, Range{1, 64}, Range{0, 1}, Range{7, 9}, Range{16, 40},
-                              Range{63, 64}, Range{5, 5}}) {
+    const std::size_t tokens = format.tokens();
+    for (const Range range : {Range{0, tokens}, Range{1, tokens}, Range{0, 1}, Range{7, 9},
+                              Range{tokens / 4, tokens / 2 + 3}, Range{tokens - 1, tokens},
+                              Range{5, 5}}) {
       std::vector<std::byte> tile(format.bytes());
       for (std::size_t i = 0; i < tile.size(); ++i) {
         tile[i] = static_cast<std::byte>(rng.bits32(i));
@@ -205,7 +218,7 @@ TEST_CASE("clearing slots touches no other slot") {
       detail::clear_slots(format, range.first, range.end,
                           reinterpret_cast<unsigned char*>(tile.data()));
       bool good = true;
-      for (std::size_t token = 0; token < 64; ++token) {
+      for (std::size_t token = 0; token < format.tokens(); ++token) {
         const bool cleared = token >= range.first && token < range.end;
         for (std::size_t d = 0; d < static_cast<std::size_t>(format.key_dim); ++d) {
           const unsigned code = read_key_code(format, tile.data(), token, d);
@@ -262,6 +275,18 @@ TEST_CASE("formats outside the domain are refused with field and value") {
   format.value_group = 32;
   CHECK(message(format) ==
         "TileFormat: value_group is 32, expected value_dim = 128 for codebook values");
+  for (const int tokens : {0, 8, 48, 128, -16}) {
+    format = {};
+    format.tile_tokens = tokens;
+    CHECK(message(format) == "TileFormat: tile_tokens is " + std::to_string(tokens) +
+                                 ", expected 16, 32 or 64");
+  }
+  format = {};
+  format.tile_tokens = 32;
+  CHECK(message(format) == "accepted");
+  format.key_centring = KeyCentring::tile_mean;
+  CHECK(message(format) ==
+        "TileFormat: tile_tokens is 32, expected 64 with key_centring tile_mean");
   format = {};
   format.order = TileOrder::mma;
   format.key_dim = 120;

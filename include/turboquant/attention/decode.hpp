@@ -3,6 +3,7 @@
 #include <turboquant/attention/decode_kernels.hpp>
 #include <turboquant/attention/decode_plan.hpp>
 #include <turboquant/attention/dot_decode.hpp>
+#include <turboquant/attention/merge_parts.hpp>
 #include <turboquant/attention/mma_decode.hpp>
 #include <turboquant/device/memory_overlap.hpp>
 
@@ -106,7 +107,7 @@ void run_decode(const ExecutionSpace& exec, const DecodePlan<ExecutionSpace, Mem
   }
   if constexpr (detail::runs_on_host<ExecutionSpace>) {
     for (int i = 0; i < problem.num_sequences; ++i) {
-      detail::require_sequence(inputs.sequences(static_cast<std::size_t>(i)), i, problem);
+      detail::require_sequence(inputs.sequences(static_cast<std::size_t>(i)), i, problem, format);
     }
   }
 

@@ -3,10 +3,8 @@
 #include <turboquant/attention/decode_plan.hpp>
 #include <turboquant/attention/history_tiles.hpp>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 
 namespace turboquant::detail {
 
@@ -110,8 +108,8 @@ struct PrepareQueries {
 
 /// Second step: one work item takes one part of one sequence, all heads, into partial outputs.
 ///
-/// A part is a run of tiles, walked in memory order: pages outside, heads inside. The last part is
-/// the exact rows.
+/// A part is a run of tiles, walked in memory order: pages outside, heads inside. Tiles of less
+/// than 64 tokens are taken as many at a time as have 64. The last part is the exact rows.
 template <class Calls>
 struct AttendParts {
   TileTables tables;
@@ -131,7 +129,7 @@ struct AttendParts {
   }
 
  private:
-  static constexpr auto tile_tokens = static_cast<std::int64_t>(TileFormat::tokens);
+  static constexpr auto tile_tokens = static_cast<std::int64_t>(TileFormat::max_tokens);
 
   [[nodiscard]] TURBOQUANT_FUNCTION TokenRange
   token_range(const DecodeSequence& sequence) const noexcept {
@@ -157,29 +155,87 @@ struct AttendParts {
     for (int head = 0; head < layout.kv_heads; ++head) {
       calls.reset(tables, layout.rows, workspace.state(index, split, head));
     }
-    const std::size_t tile_bytes = tables.format.bytes();
+    if (tables.format.tile_tokens < tile_tokens) {
+      attend_small_tiles(history, sequence, index, split, tile, last);
+    } else {
+      attend_whole_tiles(history, sequence, index, split, tile, last);
+    }
+    for (int head = 0; head < layout.kv_heads; ++head) {
+      const std::int64_t row = workspace.part_row(index, split, head);
+      FinishArguments out;
+      out.state = workspace.state(index, split, head);
+      out.output = workspace.floats(layout.outputs, row * tables.format.value_dim);
+      out.maximum = workspace.floats(layout.maxima, row);
+      out.sum = workspace.floats(layout.sums, row);
+      out.rows = layout.rows;
+      calls.finish(tables, out);
+    }
+  }
+
+  /// What the rows of one kv head bring to a tile.
+  [[nodiscard]] TURBOQUANT_FUNCTION TileArguments rows_of_head(std::int64_t index, int split,
+                                                               int head) const noexcept {
+    const DecodeLayout& layout = workspace.layout;
+    TileArguments in;
+    in.query = workspace.prepared(index, head);
+    in.plain_queries =
+        workspace.floats(layout.plain_queries,
+                         workspace.head_index(index, head) * layout.rows * tables.format.key_dim);
+    in.state = workspace.state(index, split, head);
+    in.rows = layout.rows;
+    in.soft_cap = layout.soft_cap;
+    return in;
+  }
+
+  /// The tokens of the history among the 64 from token `start` of the first page on.
+  [[nodiscard]] TURBOQUANT_FUNCTION TokenRange tokens_from(const HistoryTiles& history,
+                                                           const DecodeSequence& sequence,
+                                                           std::int64_t start) const noexcept {
     TokenRange tokens = token_range(sequence);
+    tokens.first = history.begin > start ? static_cast<int>(history.begin - start) : 0;
+    tokens.end = history.end < start + tile_tokens ? static_cast<int>(history.end - start)
+                                                   : static_cast<int>(tile_tokens);
+    tokens.position = sequence.page_position + start;
+    return tokens;
+  }
+
+  TURBOQUANT_FUNCTION void attend_small_tiles(const HistoryTiles& history,
+                                              const DecodeSequence& sequence, std::int64_t index,
+                                              int split, std::int64_t step,
+                                              std::int64_t last) const {
+    const std::int64_t small = tables.format.tile_tokens;
+    for (; step < last; ++step) {
+      const TokenRange tokens = tokens_from(history, sequence, step * tile_tokens);
+      for (int head = 0; head < workspace.layout.kv_heads; ++head) {
+        TileArguments in = rows_of_head(index, split, head);
+        in.tokens = tokens;
+        for (std::int64_t slot = 0; slot < tile_tokens; slot += small) {
+          const bool seen = slot < tokens.end && slot + small > tokens.first;
+          in.small_tiles[slot / small] =
+              seen ? sequence.history.tile((step * tile_tokens + slot) / small, head,
+                                           tables.format.bytes())
+                   : nullptr;
+        }
+        calls.attend(tables, in);
+      }
+    }
+  }
+
+  TURBOQUANT_FUNCTION void attend_whole_tiles(const HistoryTiles& history,
+                                              const DecodeSequence& sequence, std::int64_t index,
+                                              int split, std::int64_t tile,
+                                              std::int64_t last) const {
+    const DecodeLayout& layout = workspace.layout;
+    const std::size_t tile_bytes = tables.format.bytes();
     while (tile < last) {
       const std::int64_t page_end =
           (tile / sequence.history.tiles_per_page + 1) * sequence.history.tiles_per_page;
       const std::int64_t run_end = page_end < last ? page_end : last;
       for (int head = 0; head < layout.kv_heads; ++head) {
-        TileArguments in;
+        TileArguments in = rows_of_head(index, split, head);
         in.tile = sequence.history.tile(tile, head, tile_bytes);
-        in.query = workspace.prepared(index, head);
-        in.plain_queries =
-            workspace.floats(layout.plain_queries, workspace.head_index(index, head) * layout.rows *
-                                                       tables.format.key_dim);
-        in.state = workspace.state(index, split, head);
-        in.rows = layout.rows;
-        in.soft_cap = layout.soft_cap;
         for (std::int64_t t = tile; t < run_end; ++t, in.tile += tile_bytes) {
-          const std::int64_t start = t * tile_tokens;
-          tokens.first = history.begin > start ? static_cast<int>(history.begin - start) : 0;
-          tokens.end = history.end < start + tile_tokens ? static_cast<int>(history.end - start)
-                                                         : static_cast<int>(tile_tokens);
-          tokens.position = sequence.page_position + start;
-          in.tokens = tokens;
+          in.tokens = tokens_from(history, sequence, t * tile_tokens);
           if (calls.wants_next()) {
             in.next = t + 1 < run_end ? in.tile + tile_bytes
                       : head + 1 < layout.kv_heads
@@ -191,16 +247,6 @@ struct AttendParts {
         }
       }
       tile = run_end;
-    }
-    for (int head = 0; head < layout.kv_heads; ++head) {
-      const std::int64_t row = workspace.part_row(index, split, head);
-      FinishArguments out;
-      out.state = workspace.state(index, split, head);
-      out.output = workspace.floats(layout.outputs, row * tables.format.value_dim);
-      out.maximum = workspace.floats(layout.maxima, row);
-      out.sum = workspace.floats(layout.sums, row);
-      out.rows = layout.rows;
-      calls.finish(tables, out);
     }
   }
 
@@ -266,127 +312,6 @@ struct AttendParts {
       *workspace.floats(workspace.layout.maxima, row + i) = negative_infinity;
       *workspace.floats(workspace.layout.sums, row + i) = 0.0F;
     }
-  }
-};
-
-/// Third step: one work item merges the partial outputs of one query row, in part order and in
-/// double.
-template <class Output>
-struct MergeParts {
-  TileTables tables;
-  DecodeWorkspace workspace;
-  const DecodeSequence* sequences;
-  const float* sink_logits;  ///< (query_heads) or null
-  Output* output;            ///< (sequences, num_queries, query_heads, value_dim)
-  float* lse;                ///< (sequences, num_queries, query_heads)
-
-  TURBOQUANT_FUNCTION void operator()(std::int64_t item) const {
-    const DecodeLayout& layout = workspace.layout;
-    const std::int64_t query_heads = static_cast<std::int64_t>(layout.kv_heads) * layout.ratio;
-    const std::int64_t sequence = item / query_heads / layout.num_queries;
-    const auto query = static_cast<int>(item / query_heads % layout.num_queries);
-    const auto query_head = static_cast<int>(item % query_heads);
-    const int head = query_head / layout.ratio;
-    const int row = query * layout.ratio + query_head % layout.ratio;
-    const int dim = tables.format.value_dim;
-    Output* out = output + item * dim;
-
-    if (!is_empty(sequences[sequence]) && !has_usable_query(sequence, head, row)) {
-      const float no_number = std::numeric_limits<float>::quiet_NaN();
-      for (int d = 0; d < dim; ++d) {
-        store(no_number, out[d]);
-      }
-      lse[item] = no_number;
-      return;
-    }
-    double highest = static_cast<double>(negative_infinity);
-    for (int part = 0; part <= layout.num_splits; ++part) {
-      const auto maximum = static_cast<double>(
-          *workspace.floats(layout.maxima, workspace.part_row(sequence, part, head) + row));
-      highest = maximum > highest ? maximum : highest;
-    }
-    const bool nothing = highest == static_cast<double>(negative_infinity);
-    double sum = 0;
-    if (sink_logits != nullptr) {
-      const double sink = static_cast<double>(sink_logits[query_head]) * log2_e;
-      highest = sink > highest ? sink : highest;
-      sum = sink == highest ? 1.0 : std::exp2(sink - highest);
-    }
-    if (nothing) {
-      for (int d = 0; d < dim; ++d) {
-        store(0.0F, out[d]);
-      }
-      lse[item] = sink_logits != nullptr ? sink_logits[query_head] : negative_infinity;
-      return;
-    }
-    double total[max_tile_dim];
-    for (int d = 0; d < dim; ++d) {
-      total[d] = 0;
-    }
-    for (int part = 0; part < layout.num_splits; ++part) {
-      add_part(sequence, part, head, row, highest, total, sum);
-    }
-    if (tables.rotates_values()) {
-      float rotated[max_tile_dim];
-      float spare[max_tile_dim];
-      for (int d = 0; d < dim; ++d) {
-        rotated[d] = static_cast<float>(total[d]);
-      }
-      tables.value_rotation.template inverse<1>(rotated, spare);
-      for (int d = 0; d < dim; ++d) {
-        total[d] = static_cast<double>(rotated[d]);
-      }
-    }
-    add_part(sequence, layout.num_splits, head, row, highest, total, sum);
-    for (int d = 0; d < dim; ++d) {
-      store(static_cast<float>(total[d] / sum), out[d]);
-    }
-    lse[item] = static_cast<float>((highest + std::log2(sum)) * natural_log_of_2);
-  }
-
- private:
-  /// What every number of a scaled query is below. NaN and infinity are not, and must not look like
-  /// a query that sees nothing.
-  static constexpr float query_limit = 0x1p100F;
-
-  static TURBOQUANT_FUNCTION bool is_empty(const DecodeSequence& sequence) noexcept {
-    return sequence.num_sinks == 0 && sequence.window_count == 0 &&
-           sequence.history_begin == sequence.history_end;
-  }
-
-  [[nodiscard]] TURBOQUANT_FUNCTION bool has_usable_query(std::int64_t sequence, int head,
-                                                          int row) const noexcept {
-    const DecodeLayout& layout = workspace.layout;
-    const int dim = tables.format.key_dim;
-    const std::int64_t first = (workspace.head_index(sequence, head) * layout.rows + row) * dim;
-    const float* query = workspace.floats(layout.plain_queries, first);
-    bool usable = true;
-    for (int d = 0; d < dim; ++d) {
-      usable = usable && query[d] < query_limit && query[d] > -query_limit;
-    }
-    return usable;
-  }
-
-  TURBOQUANT_FUNCTION void add_part(std::int64_t sequence, int part, int head, int row,
-                                    double highest, double* total, double& sum) const noexcept {
-    const DecodeLayout& layout = workspace.layout;
-    const std::int64_t index = workspace.part_row(sequence, part, head) + row;
-    const float maximum = *workspace.floats(layout.maxima, index);
-    if (maximum == negative_infinity) {
-      return;
-    }
-    const double weight = std::exp2(static_cast<double>(maximum) - highest);
-    const float* from = workspace.floats(layout.outputs, index * tables.format.value_dim);
-    for (int d = 0; d < tables.format.value_dim; ++d) {
-      total[d] += weight * static_cast<double>(from[d]);
-    }
-    sum += weight * static_cast<double>(*workspace.floats(layout.sums, index));
-  }
-
-  static TURBOQUANT_FUNCTION void store(float x, float& out) noexcept { out = x; }
-  template <class Half>
-  static TURBOQUANT_FUNCTION void store(float x, Half& out) noexcept {
-    out = Half::from_float(x);
   }
 };
 

@@ -259,7 +259,7 @@ class DecodePlan {
       return;
     }
     // A history that does not begin on a tile boundary touches one tile more.
-    constexpr auto tile_tokens = static_cast<std::int64_t>(TileFormat::tokens);
+    constexpr auto tile_tokens = static_cast<std::int64_t>(TileFormat::max_tokens);
     const std::int64_t tiles =
         problem_.max_history_tokens == 0
             ? 0

@@ -156,7 +156,7 @@ inline void require_options(const DecodeOptions& options) {
 
 /// Checks a record on the host, block table included.
 inline void require_sequence(const DecodeSequence& sequence, std::int64_t index,
-                             const DecodeProblem& problem) {
+                             const DecodeProblem& problem, const TileFormat& format) {
   const auto name = [&](const char* field) {
     return std::string("run_decode: sequences[") + std::to_string(index) + "]." + field;
   };
@@ -173,7 +173,7 @@ inline void require_sequence(const DecodeSequence& sequence, std::int64_t index,
           ErrorCode::capacity, name("history"), " has ",
           sequence.history_end - sequence.history_begin,
           " tokens, the plan was made for max_history_tokens = ", problem.max_history_tokens);
-  require_tiles(name("history").c_str(), sequence.history,
+  require_tiles(name("history").c_str(), format, sequence.history,
                 sequence.history_begin - sequence.page_position,
                 sequence.history_end - sequence.page_position);
   require(sequence.num_sinks >= 0 && sequence.num_sinks <= most_rows &&

@@ -22,7 +22,7 @@ template <class Tiles, class Format, int Lanes, int Warps, int Rows, int MaxDim>
 struct DotAttend {
   static constexpr int slots = MaxDim / Tiles::lanes;
   static constexpr int tokens = Tiles::tokens;
-  static constexpr int tile_tokens = static_cast<int>(TileFormat::tokens);
+  static constexpr int tile_tokens = static_cast<int>(TileFormat::max_tokens);
   using State = DotState<Tiles, Lanes, Rows, slots>;
   using WarpScratch = typename State::Scratch;
   /// Tiles that a warp takes at a time.

@@ -36,6 +36,9 @@ struct DotPlan {
   if (format.key_dim > DotPlan::max_dim || format.value_dim > DotPlan::max_dim) {
     return "keys or values have more than 256 dimensions";
   }
+  if (format.tile_tokens != 64) {
+    return "tiles have fewer than 64 tokens";
+  }
   if (format.value_groups() > DotPlan::max_groups) {
     return "values have more than 8 groups";
   }
@@ -59,7 +62,7 @@ struct DotPlan {
   const std::int64_t slots =
       (std::max)(std::int64_t{1}, threads * DotPlan::teams / threads_of_multiprocessor);
   const int tiles_of_team = DotPlan::warps * (std::max)(1, lanes / DotPlan::tile_lanes);
-  constexpr auto tile_tokens = static_cast<std::int64_t>(TileFormat::tokens);
+  constexpr auto tile_tokens = static_cast<std::int64_t>(TileFormat::max_tokens);
   plan.num_splits = num_splits > 0
                         ? num_splits
                         : fewest_splits(walks, ceil_div(problem.max_history_tokens, tile_tokens),

@@ -6,8 +6,8 @@
 
 namespace turboquant::detail {
 
-/// The compressed tokens of a sequence that at least one query sees, and how its tiles are cut into
-/// parts.
+/// The compressed tokens of a sequence that at least one query sees, and how they are cut into
+/// parts: in units of 64 tokens, whatever the size of tiles.
 struct HistoryTiles {
   std::int64_t begin = 0;  ///< tokens, counted from slot 0 of the first page
   std::int64_t end = 0;
@@ -25,7 +25,7 @@ struct HistoryTiles {
     }
     begin -= sequence.page_position;
     end -= sequence.page_position;
-    constexpr auto tile_tokens = static_cast<std::int64_t>(TileFormat::tokens);
+    constexpr auto tile_tokens = static_cast<std::int64_t>(TileFormat::max_tokens);
     first_tile = begin / tile_tokens;
     end_tile = end > begin ? (end - 1) / tile_tokens + 1 : first_tile;
     const std::int64_t tiles = end_tile - first_tile;

@@ -188,7 +188,7 @@ struct MmaAttend {
     const std::int64_t left = history.end_tile - walk.first_tile;
     walk.tiles = static_cast<int>(left < history.per_split ? left : history.per_split);
     walk.head = head;
-    const std::int64_t base = walk.first_tile * static_cast<std::int64_t>(TileFormat::tokens);
+    const std::int64_t base = walk.first_tile * static_cast<std::int64_t>(TileFormat::max_tokens);
     const std::int64_t newest = sequence.query_position - sequence.page_position - base;
     walk.mask.begin = within_reach(history.begin - base);
     walk.mask.end = within_reach(history.end - base);

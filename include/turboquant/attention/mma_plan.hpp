@@ -152,7 +152,7 @@ struct RingChoice {
   plan.sets = rows > 4 ? 2 : 1;
   plan.row_blocks = static_cast<int>(ceil_div(rows, 4 * plan.sets));
   const std::int64_t tiles =
-      ceil_div(problem.max_history_tokens, static_cast<std::int64_t>(TileFormat::tokens));
+      ceil_div(problem.max_history_tokens, static_cast<std::int64_t>(TileFormat::max_tokens));
   const std::int64_t walks =
       checked_mul(checked_mul(problem.num_sequences, problem.kv_heads), plan.row_blocks);
   if (!plan.used()) {

@@ -45,7 +45,6 @@ template <class Query, int Rows>
 struct ScoreTiles {
   /// Enough that rotating the queries once per item costs little.
   static constexpr std::int64_t tiles_per_item = 16;
-  static constexpr auto tile_tokens = static_cast<std::int64_t>(TileFormat::tokens);
 
   TileTables tables;
   const Query* queries;            ///< (num_sequences, query_heads, key_dim)
@@ -58,7 +57,8 @@ struct ScoreTiles {
   float sm_scale;
 
   /// Items that cover every column, wherever in a tile a sequence begins.
-  [[nodiscard]] static std::int64_t items_for(std::int64_t columns) noexcept {
+  [[nodiscard]] static std::int64_t items_for(std::int64_t columns,
+                                              std::int64_t tile_tokens) noexcept {
     const std::int64_t tiles = (columns + tile_tokens - 2) / tile_tokens + 1;
     return (tiles + tiles_per_item - 1) / tiles_per_item;
   }
@@ -68,7 +68,7 @@ struct ScoreTiles {
     const auto head = static_cast<int>(item / items_per_head % kv_heads);
     const ScoreSequence& sequence = sequences[index];
     const std::int64_t first_tile =
-        sequence.begin / tile_tokens + item % items_per_head * tiles_per_item;
+        sequence.begin / tables.format.tile_tokens + item % items_per_head * tiles_per_item;
     float query[2 * Rows * max_tile_dim];
     for (int row = 0; row < ratio; row += Rows) {
       const int count = ratio - row < Rows ? ratio - row : Rows;
@@ -111,10 +111,11 @@ struct ScoreTiles {
 
   TURBOQUANT_FUNCTION void score_tile(const ScoreSequence& sequence, std::int64_t tile, int head,
                                       std::int64_t first_row, int count, const float* query) const {
+    const std::int64_t tile_tokens = tables.format.tile_tokens;
     const std::int64_t before = tile * tile_tokens - sequence.begin;  // column of slot 0
     const std::int64_t last = before + tile_tokens < columns ? before + tile_tokens : columns;
     const std::int64_t valid = sequence.end - sequence.begin;
-    float scores[Rows][TileFormat::tokens];
+    float scores[Rows][TileFormat::max_tokens];
     if (before < valid) {
       TileArguments in;
       in.tile = sequence.history.tile(tile, head, tables.format.bytes());
@@ -150,8 +151,9 @@ struct ScoreTiles {
   }
 };
 
-inline void require_score_sequence(const char* caller, const ScoreSequence& sequence,
-                                   std::int64_t index, std::int64_t columns) {
+inline void require_score_sequence(const char* caller, const TileFormat& format,
+                                   const ScoreSequence& sequence, std::int64_t index,
+                                   std::int64_t columns) {
   const std::string name = std::string(caller) + ": sequences[" + std::to_string(index) + "]";
   require(sequence.begin >= 0 && sequence.end >= sequence.begin &&
               sequence.end <= std::int64_t{1} << 60U,
@@ -159,7 +161,7 @@ inline void require_score_sequence(const char* caller, const ScoreSequence& sequ
           "), expected 0 <= begin <= end <= 2^60");
   require(sequence.end - sequence.begin <= columns, ErrorCode::shape_mismatch, name, " has ",
           sequence.end - sequence.begin, " tokens, expected at most logits.extent(2) = ", columns);
-  require_tiles(name.c_str(), sequence.history, sequence.begin, sequence.end);
+  require_tiles(name.c_str(), format, sequence.history, sequence.begin, sequence.end);
 }
 
 [[nodiscard]] constexpr const char* codec_name(KeyCodec codec) noexcept {
@@ -210,7 +212,7 @@ void score_keys(const char* caller, KeyCodec codec_of_caller, const ExecutionSpa
   const auto num_sequences = static_cast<std::int64_t>(sequences.extent(0));
   if constexpr (runs_on_host<ExecutionSpace>) {
     for (std::int64_t i = 0; i < num_sequences; ++i) {
-      require_score_sequence(caller, sequences.data()[i], i, columns);
+      require_score_sequence(caller, format, sequences.data()[i], i, columns);
     }
   }
   if (num_sequences == 0 || columns == 0) {
@@ -224,7 +226,7 @@ void score_keys(const char* caller, KeyCodec codec_of_caller, const ExecutionSpa
   kernel.sequences = sequences.data();
   kernel.logits = logits.data();
   kernel.columns = columns;
-  kernel.items_per_head = Kernel::items_for(columns);
+  kernel.items_per_head = Kernel::items_for(columns, format.tile_tokens);
   kernel.kv_heads = kv_heads;
   kernel.ratio = static_cast<int>(query_heads) / kv_heads;
   kernel.sm_scale =

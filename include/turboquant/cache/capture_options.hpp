@@ -22,8 +22,8 @@ struct CaptureOptions {
   /// With a sliding window: this many older tokens are kept too, so that as many newest tokens can
   /// be truncated or be queries of their own; at least 8.
   std::int64_t rollback_tokens = 8;
-  /// Tokens of a page of compressed history, a multiple of 64; 0 = flat, without a sliding window
-  /// only.
+  /// Tokens of a page of compressed history, a multiple of the format's `tile_tokens`; 0 = flat,
+  /// without a sliding window only.
   std::int64_t block_size = 256;
 };
 
@@ -55,7 +55,7 @@ const CaptureOptions& checked(const CaptureOptions& options,
     require(options.sliding_window == 0 || options.block_size > 0, ErrorCode::unsupported,
             "KVCaptureEngine: block_size is 0 (flat), expected pages with a sliding window of ",
             options.sliding_window);
-    constexpr auto tile = static_cast<std::int64_t>(TileFormat::tokens);
+    constexpr auto tile = static_cast<std::int64_t>(TileFormat::max_tokens);
     require(!format.centres_keys() || options.window_capacity >= tile - 1, ErrorCode::unsupported,
             "KVCaptureEngine: window_capacity is ", options.window_capacity, ", expected at least ",
             tile - 1, " with key_centring tile_mean, so that the tokens of a tile leave together");
@@ -68,7 +68,7 @@ const CaptureOptions& checked(const CaptureOptions& options,
                                                       bool compressed) {
   if (compressed) {
     return {.capacity = options.window_capacity,
-            .flush_tokens = static_cast<std::int64_t>(TileFormat::tokens),
+            .flush_tokens = static_cast<std::int64_t>(TileFormat::max_tokens),
             .first_position = options.sinks};
   }
   return {.capacity = options.sliding_window > 0 ? options.sliding_window + options.rollback_tokens

@@ -28,7 +28,7 @@ struct ClearSlots {
   std::size_t slot;
 
   TURBOQUANT_FUNCTION void operator()(std::int64_t head) const {
-    clear_slots(format, slot, TileFormat::tokens,
+    clear_slots(format, slot, format.tokens(),
                 reinterpret_cast<unsigned char*>(tile.head0 + head * tile.head_stride));
   }
 };
@@ -38,7 +38,8 @@ struct ClearSlots {
   return label;
 }
 
-/// Zeroes slots [slot, 64) of a tile in every kv head; allocates nothing once its label is there.
+/// Zeroes the slots of a tile from `slot` on in every kv head; allocates nothing once its label is
+/// there.
 template <class Exec>
 void clear_tile(const Exec& exec, const TileFormat& format, int kv_heads, const TileAddress& tile,
                 std::int64_t slot) {

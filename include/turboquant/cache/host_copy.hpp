@@ -44,12 +44,12 @@ void copy_from_host(const Exec& exec, const T* from, T* to, std::int64_t count) 
   copy_between<Space, Kokkos::HostSpace>(exec, from, to, count);
 }
 
-/// The tiles of slots [begin, end) of a sequence.
+/// The tiles of 64 tokens of slots [begin, end) of a sequence.
 struct TileRun {
   std::int64_t begin = 0;
   std::int64_t end = 0;
 
-  static constexpr auto tokens = static_cast<std::int64_t>(TileFormat::tokens);
+  static constexpr auto tokens = static_cast<std::int64_t>(TileFormat::max_tokens);
 
   [[nodiscard]] std::int64_t first() const noexcept { return begin / tokens; }
   [[nodiscard]] std::int64_t count() const noexcept {
@@ -64,23 +64,39 @@ struct TileRun {
   }
 };
 
-[[nodiscard]] inline TileFormat in_host_order(TileFormat format) noexcept {
+/// The format of tiles outside stores.
+[[nodiscard]] inline TileFormat host_format(TileFormat format) noexcept {
   format.order = TileOrder::host;
+  format.tile_tokens = static_cast<int>(TileFormat::max_tokens);
   return format;
 }
 
-/// Rewrites tiles, one after another, in another order.
+/// Rewrites tiles, one after another, of whole runs of 64 tokens, in another format of the same
+/// content.
 inline void reorder_tiles(const TileFormat& from, const TileFormat& to,
                           std::vector<std::byte>& tiles) {
-  if (from.order == to.order) {
+  if (from == to) {
     return;
   }
   std::vector<std::byte> out(tiles.size());
   const TranscodeKernel kernel{from, tiles.data(), to, out.data()};
-  for (std::size_t tile = 0; tile < tiles.size() / from.bytes(); ++tile) {
-    kernel(static_cast<std::int64_t>(tile));
+  for (std::size_t run = 0; run < tiles.size() / kernel.run_bytes(); ++run) {
+    kernel(static_cast<std::int64_t>(run));
   }
   tiles = std::move(out);
+}
+
+/// Calls `call(address, at)` for every tile of a run that a store has, with its `TileAddress` and
+/// the offset of head 0 in (kv_heads, run.count(), 64 tokens).
+template <class Address, class Call>
+void for_each_stored_tile(const TileFormat& format, const TileRun& run, const Address& address,
+                          const Call& call) {
+  const std::int64_t tokens = format.tile_tokens;
+  const std::int64_t start = run.first() * TileRun::tokens / tokens;
+  const std::int64_t end = run.end > run.begin ? (run.end - 1) / tokens + 1 : start;
+  for (std::int64_t tile = run.begin / tokens; tile < end; ++tile) {
+    call(address(tile), (tile - start) * static_cast<std::int64_t>(format.bytes()));
+  }
 }
 
 /// Calls `call(tile, t)` for every tile of (kv_heads, run.count(), tile bytes).
@@ -123,27 +139,27 @@ void for_each_tile(const TileFormat& format, int kv_heads, const TileRun& run,
   return finite;
 }
 
-/// Copies tiles to the host: (kv_heads, run.count(), tile bytes) in host order, slots without a
-/// token zero.
+/// Copies tiles to the host: (kv_heads, run.count(), tile bytes) in host order and of 64 tokens,
+/// slots without a token zero.
 /// @param address `address(tile)` is the `TileAddress` of a tile of the sequence
 template <class Space, class Exec, class Address>
 [[nodiscard]] std::vector<std::byte> copy_tiles_out(const Exec& exec, const TileFormat& format,
                                                     int kv_heads, const TileRun& run,
                                                     const Address& address) {
-  const auto bytes = static_cast<std::int64_t>(format.bytes());
-  std::vector<std::byte> tiles(static_cast<std::size_t>(run.count() * kv_heads * bytes));
-  for (std::int64_t t = 0; t < run.count(); ++t) {
-    const auto at = address(run.first() + t);
+  const TileFormat host = host_format(format);
+  const std::int64_t head_bytes = run.count() * static_cast<std::int64_t>(host.bytes());
+  std::vector<std::byte> tiles(static_cast<std::size_t>(kv_heads * head_bytes));
+  for_each_stored_tile(format, run, address, [&](const auto& from, std::int64_t at) {
     for (std::int64_t head = 0; head < kv_heads; ++head) {
-      copy_to_host<Space>(exec, at.head0 + head * at.head_stride,
-                          tiles.data() + (head * run.count() + t) * bytes, bytes);
+      copy_to_host<Space>(exec, from.head0 + head * from.head_stride,
+                          tiles.data() + head * head_bytes + at,
+                          static_cast<std::int64_t>(format.bytes()));
     }
-  }
-  const TileFormat host = in_host_order(format);
+  });
   reorder_tiles(format, host, tiles);
   for_each_tile(host, kv_heads, run, tiles, [&](unsigned char* tile, std::int64_t t) {
     clear_slots(host, 0, run.slots(t).first, tile);
-    clear_slots(host, run.slots(t).second, TileFormat::tokens, tile);
+    clear_slots(host, run.slots(t).second, TileFormat::max_tokens, tile);
   });
   return tiles;
 }
@@ -152,22 +168,23 @@ template <class Space, class Exec, class Address>
 template <class Space, class Exec, class Address>
 void copy_tiles_in(const Exec& exec, const TileFormat& format, int kv_heads, const TileRun& run,
                    std::vector<std::byte> tiles, const Address& address) {
-  const auto bytes = static_cast<std::int64_t>(format.bytes());
-  reorder_tiles(in_host_order(format), format, tiles);
-  for (std::int64_t t = 0; t < run.count(); ++t) {
-    const auto at = address(run.first() + t);
+  const TileFormat host = host_format(format);
+  const std::int64_t head_bytes = run.count() * static_cast<std::int64_t>(host.bytes());
+  reorder_tiles(host, format, tiles);
+  for_each_stored_tile(format, run, address, [&](const auto& to, std::int64_t at) {
     for (std::int64_t head = 0; head < kv_heads; ++head) {
-      copy_from_host<Space>(exec, tiles.data() + (head * run.count() + t) * bytes,
-                            at.head0 + head * at.head_stride, bytes);
+      copy_from_host<Space>(exec, tiles.data() + head * head_bytes + at,
+                            to.head0 + head * to.head_stride,
+                            static_cast<std::int64_t>(format.bytes()));
     }
-  }
+  });
 }
 
 /// Checks tiles that come from outside, and zeroes their slots without a token.
 /// @throws Error(shape_mismatch), Error(non_finite)
 inline void check_tiles(const char* caller, const TileFormat& format, int kv_heads,
                         const TileRun& run, std::vector<std::byte>& tiles) {
-  const TileFormat host = in_host_order(format);
+  const TileFormat host = host_format(format);
   const std::int64_t expected =
       checked_mul(checked_mul(run.count(), kv_heads), static_cast<std::int64_t>(host.bytes()));
   require(static_cast<std::int64_t>(tiles.size()) == expected, ErrorCode::shape_mismatch, caller,
@@ -177,7 +194,7 @@ inline void check_tiles(const char* caller, const TileFormat& format, int kv_hea
     require(is_finite_tile(host, tile, first, end), ErrorCode::non_finite, caller, ": tile ", t,
             " holds NaN or infinity, expected finite scales, zero points and means");
     clear_slots(host, 0, first, tile);
-    clear_slots(host, end, TileFormat::tokens, tile);
+    clear_slots(host, end, TileFormat::max_tokens, tile);
   });
 }
 

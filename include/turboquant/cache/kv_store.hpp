@@ -16,8 +16,8 @@
 
 namespace turboquant {
 
-/// The compressed history of one layer and sequence: whole tiles of 64 tokens and a last tile that
-/// fills in place.
+/// The compressed history of one layer and sequence: whole tiles and a last tile that fills in
+/// place.
 ///
 /// A token is quantised once, when it is appended; the bits of tokens that are there never change,
 /// so any chunking of the same input gives byte-identical tiles. With key means that holds for
@@ -34,8 +34,8 @@ class CompressedKVStore {
   /// @param pool   pages of `page_bytes(...)`, shared with other stores; null makes a pool of its
   /// own where
   ///               options.block_size > 0
-  /// @throws Error(invalid_argument) for a block size that is no multiple of 64, fewer than 1 head,
-  /// or a pool that does not fit
+  /// @throws Error(invalid_argument) for a block size that is no multiple of a tile's tokens, fewer
+  /// than 1 head, or a pool that does not fit
   CompressedKVStore(const TileCodec<Space>& codec, int kv_heads, const KVStoreOptions& options = {},
                     std::shared_ptr<MemoryLedger> ledger = std::make_shared<MemoryLedger>(),
                     std::shared_ptr<PagePool<Space>> pool = nullptr)
@@ -44,7 +44,7 @@ class CompressedKVStore {
         options_(options),
         ledger_(std::move(ledger)),
         tiles_(codec.format().bytes(), kv_heads,
-               (std::max<std::int64_t>)(1, options.block_size / tile),
+               (std::max<std::int64_t>)(1, options.block_size / tile()),
                checked_pool(codec, kv_heads, options, ledger_, std::move(pool)), ledger_),
         begin_(options.first_position),
         end_(begin_) {}
@@ -66,17 +66,22 @@ class CompressedKVStore {
 
   /// Bytes of one page of a paged store, for its pool.
   /// @throws Error(invalid_argument) for fewer than 1 head or a block size that is no positive
-  ///         multiple of 64 up to 2^30, Error(overflow) for more than 2^63 - 1 bytes
+  ///         multiple of the format's tile_tokens up to 2^30, Error(overflow) for more than 2^63 -
+  ///         1 bytes
   [[nodiscard]] static std::size_t page_bytes(const TileFormat& format, int kv_heads,
                                               std::int64_t block_size) {
     require(kv_heads >= 1, ErrorCode::invalid_argument,
             "CompressedKVStore::page_bytes: kv_heads is ", kv_heads, ", expected 1 or more");
-    require(block_size > 0 && block_size % tile == 0 && block_size <= std::int64_t{1} << 30U,
+    require_supported(format);
+    require(block_size > 0 && block_size % format.tile_tokens == 0 &&
+                block_size <= std::int64_t{1} << 30U,
             ErrorCode::invalid_argument, "CompressedKVStore::page_bytes: block_size is ",
-            block_size, ", expected a positive multiple of 64 up to 2^30");
+            block_size, ", expected a positive multiple of tile_tokens = ", format.tile_tokens,
+            " up to 2^30");
     const ErrorContext context("CompressedKVStore::page_bytes: ");
-    return static_cast<std::size_t>(checked_mul(
-        checked_mul(static_cast<std::int64_t>(format.bytes()), kv_heads), block_size / tile));
+    return static_cast<std::size_t>(
+        checked_mul(checked_mul(static_cast<std::int64_t>(format.bytes()), kv_heads),
+                    block_size / format.tile_tokens));
   }
 
   /// A store of the same tokens that shares all memory. O(pages).
@@ -98,7 +103,9 @@ class CompressedKVStore {
   /// Bytes of the page table that kernels read.
   [[nodiscard]] std::size_t table_bytes() const noexcept { return tiles_.table_bytes(); }
   /// Tokens that merging has copied so far, all merges together.
-  [[nodiscard]] std::int64_t tokens_merged() const noexcept { return tiles_.tiles_merged() * tile; }
+  [[nodiscard]] std::int64_t tokens_merged() const noexcept {
+    return tiles_.tiles_merged() * tile();
+  }
 
   /// Compresses tokens behind those that are there.
   /// @param keys   (tokens, kv_heads, key_dim), finite; `T` is float, float16 or bfloat16
@@ -131,7 +138,7 @@ class CompressedKVStore {
     const LedgerCall call(ledger_, "CompressedKVStore::view");
     KVStoreView view;
     view.tiles_per_page = tiles_.page_tiles();
-    view.page_position = options_.first_position + tiles_.first_tile() * tile;
+    view.page_position = options_.first_position + tiles_.first_tile() * tile();
     view.begin = begin_;
     view.end = end_;
     if (begin_ < end_) {
@@ -154,9 +161,9 @@ class CompressedKVStore {
     }
     static_cast<void>(detail::clear_tile_label());  // the one thing that could fail
     const std::int64_t slots = end - options_.first_position;
-    tiles_.truncate((slots + tile - 1) / tile);
+    tiles_.truncate((slots + tile() - 1) / tile());
     end_ = end;
-    if (slots % tile != 0 && tiles_.owns_last_block()) {
+    if (slots % tile() != 0 && tiles_.owns_last_block()) {
       clear(exec, slots);
     }
   }
@@ -176,8 +183,8 @@ class CompressedKVStore {
   [[nodiscard]] detail::TileRun run_of(std::int64_t begin, std::int64_t end) const noexcept {
     return {begin - options_.first_position, end - options_.first_position};
   }
-  /// Copies all tiles to the host: (kv_heads, tiles, tile bytes) in host order, slots without a
-  /// token zero. Waits for `exec`. O(bytes).
+  /// Copies all tiles to the host: (kv_heads, tiles, tile bytes) in host order and tiles of 64
+  /// tokens, slots without a token zero. Waits for `exec`. O(bytes).
   template <class Exec>
   [[nodiscard]] std::vector<std::byte> copy_out(const Exec& exec) const {
     const auto address = [&](std::int64_t t) { return tiles_.address(t); };
@@ -190,7 +197,7 @@ class CompressedKVStore {
   void assign(const Exec& exec, std::int64_t begin, std::int64_t end,
               std::vector<std::byte> tiles) {
     const detail::TileRun run = run_of(begin, end);
-    Plan plan{tiles_.prepare(run.first(), run.first() + run.count()), 0, begin, end};
+    Plan plan{tiles_.prepare(slot_tile(begin), slot_tile_end(end)), 0, begin, end};
     const auto address = [&](std::int64_t t) { return tiles_.address(plan.tiles, t); };
     detail::copy_tiles_in<Space>(exec, codec_.format(), kv_heads_, run, std::move(tiles), address);
     commit(std::move(plan));
@@ -238,14 +245,14 @@ class CompressedKVStore {
       const TokenSource<T>& source = sources[phase];
       const std::int64_t source_end = source_begin + source.count;
       while (p < source_end) {
-        const std::int64_t slot = (p - options_.first_position) % tile;
-        std::int64_t count = (std::min)(tile - slot, source_end - p);
+        const std::int64_t slot = (p - options_.first_position) % tile();
+        std::int64_t count = (std::min)(tile() - slot, source_end - p);
         const auto at = tiles_.address(plan.tiles, slot_tile(p));
         const std::int64_t row = p - source_begin;
         const T* keys = source.keys + row * shape().key_numbers();
         const T* values = source.values + row * shape().value_numbers();
         const bool is_new = slot == 0 || (p == first && !tiles_.holds(slot_tile(p)));
-        const std::int64_t in_tile = (std::min)(tile - slot, plan.end - p);
+        const std::int64_t in_tile = (std::min)(tile() - slot, plan.end - p);
         if (codec_.format().centres_keys() && is_new && count < in_tile) {
           count = in_tile;
           const auto together = gather(sources, p - end_, count, batch);
@@ -260,7 +267,7 @@ class CompressedKVStore {
         job.first_slot = static_cast<int>(slot);
         job.count = static_cast<int>(count);
         // Whatever was behind the last token is cleared by the first job of a tile, and only by it.
-        job.clear_from = slot == 0 || p == first ? job.first_slot : static_cast<int>(tile);
+        job.clear_from = slot == 0 || p == first ? job.first_slot : static_cast<int>(tile());
         if (is_new) {
           job.clear_from = 0;
         }
@@ -281,7 +288,8 @@ class CompressedKVStore {
   }
 
  private:
-  static constexpr auto tile = static_cast<std::int64_t>(TileFormat::tokens);
+  /// Tokens of a tile.
+  [[nodiscard]] std::int64_t tile() const noexcept { return codec_.format().tile_tokens; }
 
   CompressedKVStore(const CompressedKVStore& other, detail::TileStorage<Space>&& tiles)
       : codec_(other.codec_),
@@ -300,10 +308,11 @@ class CompressedKVStore {
                   KVShape{kv_heads, codec.format().key_dim, codec.format().value_dim});
     require(ledger != nullptr, ErrorCode::invalid_argument,
             "CompressedKVStore: ledger is null, expected a MemoryLedger");
-    require(options.block_size >= 0 && options.block_size % tile == 0 &&
+    const int tile_tokens = codec.format().tile_tokens;
+    require(options.block_size >= 0 && options.block_size % tile_tokens == 0 &&
                 options.block_size <= std::int64_t{1} << 30U,
             ErrorCode::invalid_argument, "CompressedKVStore: block_size is ", options.block_size,
-            ", expected 0 (flat) or a multiple of 64 up to 2^30");
+            ", expected 0 (flat) or a multiple of tile_tokens = ", tile_tokens, " up to 2^30");
     require(options.first_position >= 0 && options.first_position <= std::int64_t{1} << 40U,
             ErrorCode::invalid_argument, "CompressedKVStore: first_position is ",
             options.first_position, ", expected 0 to 2^40");
@@ -332,10 +341,10 @@ class CompressedKVStore {
   }
 
   [[nodiscard]] std::int64_t slot_tile(std::int64_t position) const noexcept {
-    return (position - options_.first_position) / tile;
+    return (position - options_.first_position) / tile();
   }
   [[nodiscard]] std::int64_t slot_tile_end(std::int64_t end) const noexcept {
-    return (end - options_.first_position + tile - 1) / tile;
+    return (end - options_.first_position + tile() - 1) / tile();
   }
   /// Where a paged store begins when it ends at `end` and needs nothing before `keep`: at the start
   /// of a page, the last one at the latest, so that the result depends on both positions alone.
@@ -344,7 +353,7 @@ class CompressedKVStore {
     if (!tiles_.paged() || keep <= begin_) {
       return begin_;
     }
-    const std::int64_t page = tiles_.page_tiles() * tile;
+    const std::int64_t page = tiles_.page_tiles() * tile();
     const std::int64_t slots = (std::min)(keep, end) - options_.first_position;
     return (std::max)(begin_, options_.first_position + slots / page * page);
   }
@@ -380,8 +389,8 @@ class CompressedKVStore {
 
   template <class Exec>
   void clear(const Exec& exec, std::int64_t slots) {
-    detail::clear_tile(exec, codec_.format(), kv_heads_, tiles_.address(slots / tile),
-                       slots % tile);
+    detail::clear_tile(exec, codec_.format(), kv_heads_, tiles_.address(slots / tile()),
+                       slots % tile());
     exec.fence();
   }
 

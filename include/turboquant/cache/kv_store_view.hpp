@@ -7,9 +7,9 @@ namespace turboquant {
 
 /// What kernels read of a `CompressedKVStore`. A plain record; valid until the store changes.
 ///
-/// Token at position p is slot (p - page_position) % 64 of tile (p - page_position) / 64; tile t is
-/// tile t % tiles_per_page of page t / tiles_per_page; a page is [kv head][tile in page][tile
-/// bytes].
+/// Token at position p is slot (p - page_position) % n of tile (p - page_position) / n, with n the
+/// `tile_tokens` of the format; tile t is tile t % tiles_per_page of page t / tiles_per_page; a
+/// page is [kv head][tile in page][tile bytes].
 struct KVStoreView {
   std::byte* const* pages = nullptr;  ///< (num_pages), in the store's memory space
   std::int64_t num_pages = 0;
@@ -22,7 +22,8 @@ struct KVStoreView {
 };
 
 struct KVStoreOptions {
-  /// Tokens of a page, a multiple of 64; 0 stores the tiles flat, as one block that grows.
+  /// Tokens of a page, a multiple of the format's `tile_tokens`; 0 stores the tiles flat, as one
+  /// block that grows.
   std::int64_t block_size = 0;
   std::int64_t first_position = 0;  ///< position of the first token
 };

@@ -20,8 +20,9 @@
 /// Little-endian 64-bit numbers without padding: a mark, the version, the number type of the rows,
 /// the number of layers; for every layer its number, its options, its codec, three positions, then
 /// the sizes and bytes of sink rows, window rows and tiles (`CaptureContents`); at the end a
-/// checksum of everything before. Tiles are in host order, rows in token order, so that equal
-/// tokens in the same places under equal options give equal bytes, wherever they were made.
+/// checksum of everything before. Tiles are in host order and of 64 tokens, rows in token order, so
+/// that equal tokens in the same places under equal options give equal bytes, wherever they were
+/// made.
 
 namespace turboquant {
 
@@ -52,6 +53,7 @@ void for_each_codec_field(Options& options, const Call& call) {
   call("codec.value_dim", options.format.value_dim);
   call("value_group", options.format.value_group);
   call("key_centring", options.format.key_centring);
+  call("tile_tokens", options.format.tile_tokens);
   call("seed", options.seed);
   call("key_scale_rule", options.key_scale_rule);
   call("value_scale_rule", options.value_scale_rule);

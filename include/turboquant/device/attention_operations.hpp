@@ -41,6 +41,17 @@ struct TokenRange {
     return slots;
   }
 
+  /// Slots [start, start + count), counted from there on.
+  [[nodiscard]] TURBOQUANT_FUNCTION TokenRange part(int start, int count) const noexcept {
+    TokenRange range = *this;
+    range.first = first > start ? first - start : 0;
+    range.end = end < start + count ? end - start : count;
+    range.first = range.first < count ? range.first : count;
+    range.end = range.end > range.first ? range.end : range.first;
+    range.position += start;
+    return range;
+  }
+
   /// Whether every one of `rows` rows sees the slots [0, 64).
   [[nodiscard]] TURBOQUANT_FUNCTION bool all_visible(int rows) const noexcept {
     const Slots oldest = visible(0);
@@ -56,8 +67,12 @@ struct PrepareArguments {
   float logit_scale = 0;  ///< softmax scale times log2(e)
 };
 
+/// 64 tokens of one kv head: a tile, or smaller tiles that follow each other.
 struct TileArguments {
   const std::byte* tile = nullptr;
+  /// Where tiles are smaller: `tile` is null, and these are the tiles of the 64 tokens in order;
+  /// null where no query sees any of its tokens.
+  const std::byte* small_tiles[4] = {};
   const std::byte* next =
       nullptr;  ///< the tile that follows, for processors that profit from an early load; or null
   const std::byte* query = nullptr;  ///< what `prepare` wrote
@@ -69,6 +84,25 @@ struct TileArguments {
   float soft_cap = 0;  ///< in units of log 2; 0: none
   TokenRange tokens{};
 };
+
+/// Calls `call(in)` with the arguments of every tile, one after another.
+template <class Call>
+TURBOQUANT_FUNCTION void for_each_tile(const TileFormat& format, const TileArguments& in,
+                                       const Call& call) noexcept {
+  const int tokens = format.tile_tokens;
+  if (tokens == 64) {
+    call(in);
+    return;
+  }
+  for (int first = 0; first < 64; first += tokens) {
+    TileArguments one = in;
+    one.tile = in.small_tiles[first / tokens];
+    if (one.tile != nullptr) {
+      one.tokens = in.tokens.part(first, tokens);
+      call(one);
+    }
+  }
+}
 
 /// Uncompressed tokens: token i is row (start + i) % capacity of the rows.
 struct RowArguments {

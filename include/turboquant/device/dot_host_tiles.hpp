@@ -14,7 +14,7 @@ template <int TileLanes>
 struct HostDotTiles {
   static constexpr TileOrder order = TileOrder::host;
   static constexpr int lanes = TileLanes;
-  static constexpr int tokens = static_cast<int>(TileFormat::tokens) / TileLanes;
+  static constexpr int tokens = static_cast<int>(TileFormat::max_tokens) / TileLanes;
   static constexpr int chunk = 8;  ///< dimensions whose values are accumulated together
   /// Runs of dimensions of a chunk that may belong to different value groups.
   static constexpr int runs = 1;

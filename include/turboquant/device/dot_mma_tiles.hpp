@@ -15,7 +15,7 @@ template <int TileLanes>
 struct MmaDotTiles {
   static constexpr TileOrder order = TileOrder::mma;
   static constexpr int lanes = TileLanes;
-  static constexpr int tokens = static_cast<int>(TileFormat::tokens) / TileLanes;
+  static constexpr int tokens = static_cast<int>(TileFormat::max_tokens) / TileLanes;
   static constexpr int chunk = 8;
   static constexpr int runs = 4;
 

@@ -193,7 +193,7 @@ struct UnitRing {
 /// integers of 4 tokens. Where a token is depends on the order of the tile.
 template <int Rows>
 struct DotWeights {
-  static constexpr int packs_of_tile = static_cast<int>(TileFormat::tokens) / 4;
+  static constexpr int packs_of_tile = static_cast<int>(TileFormat::max_tokens) / 4;
   static constexpr int size = packs_of_tile * 2 * Rows;  ///< words
 
   WidePack<Rows>* packs = nullptr;

@@ -13,7 +13,7 @@ namespace turboquant::detail {
 /// @tparam Lanes of the warp
 template <int Lanes, int Shares, int Rows>
 struct DotWarpScratch {
-  static constexpr int tokens = static_cast<int>(TileFormat::tokens);
+  static constexpr int tokens = static_cast<int>(TileFormat::max_tokens);
   /// Value groups whose weights are there at the same time; vectors of 64 lanes have no room for
   /// more.
   static constexpr int most_groups = Shares > 2 ? 2 : 4;

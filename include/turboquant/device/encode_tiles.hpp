@@ -24,9 +24,9 @@ struct EncodeJob {
   std::byte* tile = nullptr;     ///< tile of head 0
   std::int64_t head_stride = 0;  ///< bytes from the tile of one head to that of the next
   int first_slot = 0;            ///< slot of the first token
-  int count = 0;                 ///< 0 to 64 - first_slot
-  int clear_from =
-      64;  ///< slots [clear_from, 64) become zero first: 0 for a new tile, 64 to keep what is there
+  int count = 0;                 ///< 0 to tile_tokens - first_slot
+  /// Slots from here on become zero first: 0 for a new tile, 64 to keep what is there.
+  int clear_from = 64;
 };
 
 namespace detail {
@@ -51,7 +51,7 @@ struct PortableEncoder {
   bool parts_only = false;  ///< leaves jobs that fill their tile to others
 
   TURBOQUANT_FUNCTION void operator()(const TileTables& tables, const EncodeArguments& in) const {
-    if (!parts_only || !is_whole(in)) {
+    if (!parts_only || !is_whole(tables.format, in)) {
       encode_slots<PortableEncodeSteps<1>>(tables, in);
     }
   }
@@ -162,7 +162,7 @@ bool launch_team_encoder(const std::string& label, const ExecutionSpace& exec,
   const bool values = format.value_codec == ValueCodec::codebook
                           ? tables.value_rotation.rounds == tables.key_rotation.rounds
                           : format.value_group == format.value_dim || format.value_group == 32;
-  const bool registers = format.key_codec == KeyCodec::mse && values &&
+  const bool registers = format.key_codec == KeyCodec::mse && values && format.tile_tokens == 64 &&
                          tables.key_butterflies != nullptr && format.key_dim <= 256 &&
                          format.value_dim == format.key_dim;
   const bool launched =
@@ -170,7 +170,7 @@ bool launch_team_encoder(const std::string& label, const ExecutionSpace& exec,
                     : format.key_dim == 128 ? launch_dim.template operator()<128>()
                                             : launch_dim.template operator()<256>());
   if (!launched) {
-    launch(TeamEncoder{}, static_cast<int>(TileFormat::tokens), 1, Kokkos::LaunchBounds<>{});
+    launch(TeamEncoder{}, format.tile_tokens, 1, Kokkos::LaunchBounds<>{});
   }
   return true;
 }
@@ -182,9 +182,10 @@ inline void require_job(const EncodeJob& job, std::int64_t index, const TileForm
     require(good, ErrorCode::invalid_argument, "encode_tiles: jobs[", index, "].", field, " is ",
             value, ", expected ", expected);
   };
-  check_field(job.first_slot >= 0 && job.first_slot <= 64, "first_slot", job.first_slot, "0 to 64");
-  check_field(job.count >= 0 && job.count <= 64 - job.first_slot, "count", job.count,
-              "0 to 64 - first_slot");
+  check_field(job.first_slot >= 0 && job.first_slot <= format.tile_tokens, "first_slot",
+              job.first_slot, "0 to tile_tokens");
+  check_field(job.count >= 0 && job.count <= format.tile_tokens - job.first_slot, "count",
+              job.count, "0 to tile_tokens - first_slot");
   check_field(job.clear_from >= 0 && job.clear_from <= 64, "clear_from", job.clear_from, "0 to 64");
   check_field(kv_heads == 1 || job.head_stride >= static_cast<std::int64_t>(format.bytes()),
               "head_stride", job.head_stride, "at least the bytes of a tile");

@@ -3,6 +3,7 @@
 #include <turboquant/device/tile_order.hpp>
 
 #include <cstddef>
+#include <cstdint>
 
 /// @file
 /// Where bits are in host order.
@@ -22,10 +23,12 @@
 ///   32 tokens take 3 dwords of 8 nibbles; bit 3 of the nibbles holds the fourth group of 8 tokens
 ///   as for keys.
 /// - fp16: one a token.
+///
+/// A tile of 32 or 16 tokens has as many tokens in its rows instead of 64. Three bits of 16 tokens
+/// fill no dwords: per 32 value dimensions 3 rows of 32 words of 16 bits, bit t of a word of row b
+/// being bit b of the code of token t.
 
 namespace turboquant::detail::host_order {
-
-inline constexpr std::size_t tokens = 64;
 
 constexpr TURBOQUANT_FUNCTION TileBit in_word(std::size_t section, std::size_t word,
                                               unsigned bit) noexcept {
@@ -37,10 +40,18 @@ constexpr TURBOQUANT_FUNCTION unsigned nibble_shift(std::size_t n) noexcept {
   return static_cast<unsigned>(n % 4 * 8 + n / 4 * 4);
 }
 
-/// Bit `bit` of the key code of `width` bits of (token, dim); `section` is the first byte.
+/// Bits 0 to 7 to the lowest bits of nibbles 0 to 7.
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION std::uint32_t spread_byte(std::uint32_t x) noexcept {
+  x = (x | (x << 12U)) & 0x000F000FU;
+  x = (x | (x << 6U)) & 0x03030303U;
+  return (x | (x << 3U)) & 0x11111111U;
+}
+
+/// Bit `bit` of the key code of `width` bits of (token, dim) of a tile of `tokens` tokens;
+/// `section` is the first byte.
 [[nodiscard]] constexpr TURBOQUANT_FUNCTION TileBit key_bit(std::size_t section, unsigned width,
-                                                            std::size_t key_dim, std::size_t token,
-                                                            std::size_t dim,
+                                                            std::size_t tokens, std::size_t key_dim,
+                                                            std::size_t token, std::size_t dim,
                                                             unsigned bit) noexcept {
   if (width == 8) {
     return in_word(section, dim / 4 * tokens + token, static_cast<unsigned>(dim % 4) * 8 + bit);
@@ -68,14 +79,26 @@ constexpr TURBOQUANT_FUNCTION unsigned nibble_shift(std::size_t n) noexcept {
   }
 }
 
-/// Bit `bit` of the value code of `width` bits of (token, dim).
+/// Whether values of `width` bits of a tile of `tokens` tokens are rows of 16-bit words, a bit a
+/// token.
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION bool has_value_planes(unsigned width,
+                                                                  std::size_t tokens) noexcept {
+  return width == 3 && tokens == 16;
+}
+
+/// Bit `bit` of the value code of `width` bits of (token, dim) of a tile of `tokens` tokens.
 [[nodiscard]] constexpr TURBOQUANT_FUNCTION TileBit value_bit(std::size_t section, unsigned width,
+                                                              std::size_t tokens,
                                                               std::size_t value_dim,
                                                               std::size_t token, std::size_t dim,
                                                               unsigned bit) noexcept {
   const std::size_t block = dim / 32;
   const std::size_t rest = value_dim - 32 * block;
   const std::size_t row_width = rest < 32 ? rest : 32;
+  if (has_value_planes(width, tokens)) {
+    return {section + block * 32 * 6 + 2 * (bit * row_width + dim % 32) + token / 8,
+            static_cast<unsigned>(token % 8)};
+  }
   std::size_t row = 0;
   unsigned position = 0;
   if (width == 3) {
@@ -88,7 +111,7 @@ constexpr TURBOQUANT_FUNCTION unsigned nibble_shift(std::size_t n) noexcept {
     row = token / per_word;
     position = static_cast<unsigned>(token % per_word) * width + bit;
   }
-  return in_word(section, block * 64 * width + row * row_width + dim % 32, position);
+  return in_word(section, block * tokens * width + row * row_width + dim % 32, position);
 }
 
 }  // namespace turboquant::detail::host_order

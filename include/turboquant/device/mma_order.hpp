@@ -15,7 +15,9 @@
 ///
 /// Codes are arranged in *selectors*, dwords of 8 nibbles of one code each. Selectors of less than
 /// 4 bits share dwords: 4, 2 or, at 3 bits, 4 in 3 (bit 3 of the nibbles of three dwords holds the
-/// fourth selector).
+/// fourth selector). What is left of a small tile's selectors and fills no dwords with the others
+/// follows as byte planes: per selector `bits` rows of 32 bytes, one a lane, bit n being nibble
+/// n's.
 ///
 ///   keys    selector nt D/32 + ks of a lane: token 8 nt + r, dimensions c W + 8 ks to c W + 8 ks +
 ///   7
@@ -63,6 +65,22 @@ namespace turboquant::detail::mma_order {
   const std::size_t start = word / 4 * 4;
   const std::size_t together = words - start < 4 ? words - start : 4;
   return 128 * start + 4 * (lane * together + word - start);
+}
+
+/// How many of a lane's `count` selectors fill dwords with each other.
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t packed_selectors(
+    unsigned width, std::size_t count) noexcept {
+  const std::size_t together = width >= 4 ? 1 : (width == 2 ? 2 : 4);
+  return count / together * together;
+}
+
+/// Byte, from the start of its section, of lane 0 in the plane of a bit of a selector that is not
+/// packed.
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t plane_byte(unsigned width,
+                                                                   std::size_t packed,
+                                                                   std::size_t selector,
+                                                                   unsigned bit) noexcept {
+  return 32 * (packed * width + (selector - packed) * width + bit);
 }
 
 /// A nibble of a selector of a lane.
@@ -125,7 +143,7 @@ struct WordBit {
 /// Where bit `bit` of a nibble of a selector is.
 /// @param width bits per code, 1 to 4
 /// @param table whether codes index a table: keys and codebook values
-/// @param count selectors of the lane
+/// @param count packed selectors of the lane
 [[nodiscard]] constexpr TURBOQUANT_FUNCTION WordBit selector_bit(unsigned width, bool table,
                                                                  std::size_t count,
                                                                  std::size_t selector,

@@ -14,8 +14,12 @@ struct Selectors {
   bool table = false;  ///< whether codes index a table: keys and codebook values
   std::size_t count = 0;
 
+  /// Selectors in dwords; the others are byte planes.
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t packed() const noexcept {
+    return packed_selectors(width, count);
+  }
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t words() const noexcept {
-    return count * width / 4;
+    return packed() * width / 4;
   }
 
   /// The nibbles of a selector, code n at bits 4 n and up.
@@ -25,6 +29,9 @@ struct Selectors {
     const auto word = [&](std::size_t index) {
       return load_word(section + word_byte(lane, index, words()));
     };
+    if (selector >= packed()) {
+      return read_planes(section + lane, selector);
+    }
     const auto part = static_cast<unsigned>(selector % 4);
     switch (width) {
       case 1: return (word(selector / 4) >> part) & 0x11111111U;
@@ -32,7 +39,7 @@ struct Selectors {
         return table ? (word(selector / 2) >> (selector % 2 * 2)) & 0x33333333U
                      : spread_pairs(word(selector / 2) >> (selector % 2 * 4));
       case 3: {
-        const std::size_t quarter = count / 4;
+        const std::size_t quarter = packed() / 4;
         const std::size_t first = selector / 4;
         return part < 3 ? word(first + part * quarter) & 0x77777777U
                         : ((word(first) >> 3U) & 0x11111111U) |
@@ -52,6 +59,9 @@ struct Selectors {
     const auto replace = [&](std::size_t index, std::uint32_t bits, std::uint32_t to) {
       change(section + word_byte(lane, index, words()), bits, to & bits);
     };
+    if (selector >= packed()) {
+      return write_planes(section, lane, selector, mask, nibbles, change);
+    }
     const auto part = static_cast<unsigned>(selector % 4);
     switch (width) {
       case 1: return replace(selector / 4, (mask & 0x11111111U) << part, nibbles << part);
@@ -63,7 +73,7 @@ struct Selectors {
                                gather_pairs(nibbles) << shift);
       }
       case 3: {
-        const std::size_t quarter = count / 4;
+        const std::size_t quarter = packed() / 4;
         const std::size_t first = selector / 4;
         if (part < 3) {
           return replace(first + part * quarter, mask & 0x77777777U, nibbles);
@@ -78,7 +88,7 @@ struct Selectors {
     }
   }
 
-  /// Writes selectors `4 * quad` to `4 * quad + 3` of a lane.
+  /// Writes selectors `4 * quad` to `4 * quad + 3` of a lane, which are packed.
   TURBOQUANT_FUNCTION void write_quad(unsigned char* section, std::size_t lane, std::size_t quad,
                                       const std::uint32_t (&nibbles)[4]) const noexcept {
     const auto put = [&](std::size_t index, std::uint32_t word) {
@@ -95,7 +105,7 @@ struct Selectors {
         put(2 * quad, gather_pairs(nibbles[0]) | (gather_pairs(nibbles[1]) << 4U));
         return put(2 * quad + 1, gather_pairs(nibbles[2]) | (gather_pairs(nibbles[3]) << 4U));
       case 3: {
-        const std::size_t quarter = count / 4;
+        const std::size_t quarter = packed() / 4;
         put(quad, nibbles[0] | ((nibbles[3] & 0x11111111U) << 3U));
         put(quad + quarter, nibbles[1] | ((nibbles[3] & 0x22222222U) << 2U));
         return put(quad + 2 * quarter, nibbles[2] | ((nibbles[3] & 0x44444444U) << 1U));
@@ -108,6 +118,35 @@ struct Selectors {
   }
 
  private:
+  /// @param column the lane's byte of the section's first row of 32
+  [[nodiscard]] TURBOQUANT_FUNCTION std::uint32_t read_planes(const unsigned char* column,
+                                                              std::size_t selector) const noexcept {
+    std::uint32_t nibbles = 0;
+    for (unsigned bit = 0; bit < width; ++bit) {
+      const std::uint32_t plane = column[plane_byte(width, packed(), selector, bit)];
+      for (unsigned n = 0; n < 8; ++n) {
+        nibbles |= ((plane >> n) & 1U) << (4 * n + bit);
+      }
+    }
+    return nibbles;
+  }
+  template <class Words>
+  TURBOQUANT_FUNCTION void write_planes(unsigned char* section, std::size_t lane,
+                                        std::size_t selector, std::uint32_t mask,
+                                        std::uint32_t nibbles, const Words& change) const noexcept {
+    for (unsigned bit = 0; bit < width; ++bit) {
+      std::uint32_t bits = 0;
+      std::uint32_t to = 0;
+      for (unsigned n = 0; n < 8; ++n) {
+        bits |= ((mask >> (4 * n)) & 1U) << n;
+        to |= ((nibbles >> (4 * n + bit)) & 1U) << n;
+      }
+      const auto shift = static_cast<unsigned>(8 * (lane % 4));
+      change(section + plane_byte(width, packed(), selector, bit) + lane / 4 * 4, bits << shift,
+             (to & bits) << shift);
+    }
+  }
+
   /// Bit pairs 0 and 1 of each byte to its two nibbles, and back.
   static constexpr TURBOQUANT_FUNCTION std::uint32_t spread_pairs(std::uint32_t x) noexcept {
     return (x & 0x03030303U) | ((x & 0x0C0C0C0CU) << 2U);

@@ -14,11 +14,11 @@ namespace turboquant {
 /// Where the tiles of one sequence are: a table of page addresses.
 ///
 /// A page holds [kv head][tile in page][tile bytes]; whatever follows is padding and never touched.
-/// Token t of the sequence, counted from the first page, is slot t % 64 of tile t / 64, which is
-/// tile (t / 64) % tiles_per_page of page t / 64 / tiles_per_page. One page that grows is a flat
-/// store. A plain record that kernels read; owns nothing.
+/// Token t of the sequence, counted from the first page, is slot t % n of tile t / n, with n the
+/// `tile_tokens` of the format, and tile i is tile i % tiles_per_page of page i / tiles_per_page.
+/// One page that grows is a flat store. A plain record that kernels read; owns nothing.
 struct PagedTiles {
-  /// Beyond it, addresses within a page of many heads would not fit 64 bits: 2^36 tokens.
+  /// Beyond it, addresses within a page of many heads would not fit 64 bits.
   static constexpr std::int64_t max_tiles_per_page = std::int64_t{1} << 30U;
 
   std::byte* const* pages =
@@ -100,15 +100,15 @@ inline void read_block_table(std::byte* base, std::int64_t stride_bytes, std::in
 /// @throws Error naming what is wrong: `invalid_argument` for a field outside its domain or a null
 /// page, `out_of_range`
 ///         for tokens beyond the table. O(pages).
-inline void require_tiles(const char* caller, const PagedTiles& tiles, std::int64_t first_token,
-                          std::int64_t end_token) {
+inline void require_tiles(const char* caller, const TileFormat& format, const PagedTiles& tiles,
+                          std::int64_t first_token, std::int64_t end_token) {
   if (first_token >= end_token) {
     return;
   }
   require(tiles.tiles_per_page >= 1 && tiles.tiles_per_page <= PagedTiles::max_tiles_per_page,
           ErrorCode::invalid_argument, caller, ": tiles_per_page is ", tiles.tiles_per_page,
           ", expected 1 to 2^30");
-  constexpr auto tile_tokens = static_cast<std::int64_t>(TileFormat::tokens);
+  const std::int64_t tile_tokens = format.tile_tokens;
   const std::int64_t end_page = (end_token - 1) / tile_tokens / tiles.tiles_per_page + 1;
   require(first_token >= 0 && end_page <= tiles.num_pages && tiles.pages != nullptr,
           ErrorCode::out_of_range, caller, ": tokens [", first_token, ", ", end_token,

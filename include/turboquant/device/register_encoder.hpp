@@ -65,7 +65,7 @@ struct RegisterTeamEncoder {
   using Vector = LaneVector<Dim, Lanes>;
   using Exchange = LaneExchange<Dim, Lanes>;
   using Exact = ExactVector<Width>;
-  static constexpr std::size_t all_tokens = TileFormat::tokens;
+  static constexpr std::size_t all_tokens = TileFormat::max_tokens;
   /// Tokens that a hardware vector takes at a time.
   static constexpr int tokens = Width / Lanes;
   /// Threads of a team, `Width` lanes each.
@@ -94,7 +94,7 @@ struct RegisterTeamEncoder {
   template <class Team>
   TURBOQUANT_FUNCTION void operator()(const Team& team, const TileTables& tables,
                                       const EncodeArguments& in) const {
-    if (!is_whole(in)) {
+    if (!is_whole(tables.format, in)) {
       return;
     }
     TeamScratch scratch(team, scratch_bytes(tables) - TeamScratch::alignment);

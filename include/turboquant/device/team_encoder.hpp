@@ -13,8 +13,9 @@
 namespace turboquant::detail {
 
 /// Whether a job fills its tile.
-[[nodiscard]] inline TURBOQUANT_FUNCTION bool is_whole(const EncodeArguments& in) noexcept {
-  return in.first_slot == 0 && in.count == static_cast<int>(TileFormat::tokens);
+[[nodiscard]] inline TURBOQUANT_FUNCTION bool is_whole(const TileFormat& format,
+                                                       const EncodeArguments& in) noexcept {
+  return in.first_slot == 0 && in.count == format.tile_tokens;
 }
 
 /// A team's scratch, piece by piece.
@@ -75,7 +76,7 @@ TURBOQUANT_FUNCTION void encode_team_mean(const Team& team, const TileFormat& fo
   unsigned char* const mean = image + format.key_mean_offset();
   Kokkos::parallel_for(
       Kokkos::TeamVectorRange(team, static_cast<std::size_t>(format.key_dim)), [&](std::size_t d) {
-        store_half(mean + 2 * d, key_mean_number(TileFormat::tokens, [&](std::size_t token) {
+        store_half(mean + 2 * d, key_mean_number(format.tokens(), [&](std::size_t token) {
                      return numbers(token, d);
                    }));
       });
@@ -90,7 +91,7 @@ struct TeamEncoder {
   template <class Team>
   TURBOQUANT_FUNCTION void operator()(const Team& team, const TileTables& tables,
                                       const EncodeArguments& in) const {
-    if (!is_whole(in)) {
+    if (!is_whole(tables.format, in)) {
       return;
     }
     const std::size_t bytes = tables.format.bytes();
@@ -107,20 +108,21 @@ struct TeamEncoder {
           image);
       team.team_barrier();
     }
-    Kokkos::parallel_for(Kokkos::TeamThreadRange(team, TileFormat::tokens), [&](std::size_t token) {
-      using Steps = PortableEncodeSteps<1>;
-      Steps::Scratch scratch;
-      const auto key_dim = static_cast<std::size_t>(tables.format.key_dim);
-      const auto value_dim = static_cast<std::size_t>(tables.format.value_dim);
-      Steps::load(in.keys, in.head, token, 1, key_dim, scratch);
-      if (tables.format.centres_keys()) {
-        encode_centred_keys<Steps>(tables, {token, 1}, SharedWords(), scratch, image);
-      } else {
-        encode_keys<Steps>(tables, {token, 1}, SharedWords(), scratch, image);
-      }
-      Steps::load(in.values, in.head, token, 1, value_dim, scratch);
-      encode_values<Steps>(tables, {token, 1}, SharedWords(), scratch, image);
-    });
+    Kokkos::parallel_for(
+        Kokkos::TeamThreadRange(team, tables.format.tokens()), [&](std::size_t token) {
+          using Steps = PortableEncodeSteps<1>;
+          Steps::Scratch scratch;
+          const auto key_dim = static_cast<std::size_t>(tables.format.key_dim);
+          const auto value_dim = static_cast<std::size_t>(tables.format.value_dim);
+          Steps::load(in.keys, in.head, token, 1, key_dim, scratch);
+          if (tables.format.centres_keys()) {
+            encode_centred_keys<Steps>(tables, {token, 1}, SharedWords(), scratch, image);
+          } else {
+            encode_keys<Steps>(tables, {token, 1}, SharedWords(), scratch, image);
+          }
+          Steps::load(in.values, in.head, token, 1, value_dim, scratch);
+          encode_values<Steps>(tables, {token, 1}, SharedWords(), scratch, image);
+        });
     team.team_barrier();
     copy_image(team, bytes, image, in.tile);
   }

@@ -77,7 +77,7 @@ inline TURBOQUANT_FUNCTION void transpose_nibbles(std::uint32_t (&x)[8]) noexcep
 template <std::size_t Dim, class Team, class Codes>
 TURBOQUANT_FUNCTION void pack_host_keys(const Team& team, const KeySection& section,
                                         const Codes& codes, unsigned char* tile) {
-  constexpr std::size_t tokens = TileFormat::tokens;
+  constexpr std::size_t tokens = TileFormat::max_tokens;
   for_team_items<Dim / 32 * tokens>(team, [&](std::size_t item) {
     const std::size_t token = item % tokens;
     const std::size_t block = item / tokens;
@@ -174,7 +174,7 @@ TURBOQUANT_FUNCTION void pack_mma(const Team& team, const Section& section, bool
   constexpr std::size_t count = mma_order::selectors(tokens, Dim);
   constexpr std::size_t quads = count / 4;
   const mma_order::Selectors selectors{section.width, table, count};
-  for_team_items<TileFormat::tokens / tokens * 32 * quads>(team, [&](std::size_t item) {
+  for_team_items<TileFormat::max_tokens / tokens * 32 * quads>(team, [&](std::size_t item) {
     const std::size_t lane = item % 32;
     const std::size_t quad = item / 32 % quads;
     const std::size_t part = item / 32 / quads;

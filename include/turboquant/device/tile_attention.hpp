@@ -23,7 +23,7 @@ namespace turboquant::detail {
 /// rows are taken in blocks of `block` so that a code is unpacked once per block. Same bits always.
 struct PortableAttention {
   static constexpr int block = 4;
-  static constexpr int tokens = static_cast<int>(TileFormat::tokens);
+  static constexpr int max_tokens = static_cast<int>(TileFormat::max_tokens);
 
   [[nodiscard]] static TURBOQUANT_FUNCTION std::size_t query_bytes(const TileTables& tables,
                                                                    int rows) noexcept {
@@ -63,10 +63,16 @@ struct PortableAttention {
 
   static TURBOQUANT_FUNCTION void attend(const TileTables& tables,
                                          const TileArguments& in) noexcept {
+    for_each_tile(tables.format, in, [&](const TileArguments& tile) { attend_tile(tables, tile); });
+  }
+
+  static TURBOQUANT_FUNCTION void attend_tile(const TileTables& tables,
+                                              const TileArguments& in) noexcept {
     const State state(tables, in.rows, in.state);
+    const int tokens = tables.format.tile_tokens;
     for (int row = 0; row < in.rows; row += block) {
       const int count = in.rows - row < block ? in.rows - row : block;
-      float logits[block][tokens];
+      float logits[block][max_tokens];
       score_tile(tables, in, row, count, logits);
       for (int r = 0; r < count && tables.format.centres_keys(); ++r) {
         add_key_mean(tables.format, in.tile, in.plain_queries + (row + r) * tables.format.key_dim,
@@ -75,7 +81,7 @@ struct PortableAttention {
       bool any = false;
       for (int r = 0; r < count; ++r) {
         const TokenRange::Slots slots = in.tokens.visible(row + r);
-        mask_and_cap(slots, in.soft_cap, logits[r]);
+        mask_and_cap(slots, in.soft_cap, tokens, logits[r]);
         any = take_logits(logits[r], tokens, state.maximum + row + r, state.sum + row + r,
                           state.output + (row + r) * tables.format.value_dim,
                           tables.format.value_dim) ||
@@ -103,9 +109,10 @@ struct PortableAttention {
   /// its key mean adds.
   static TURBOQUANT_FUNCTION void score_tile(const TileTables& tables, const TileArguments& in,
                                              int first_row, int count,
-                                             float (*logits)[tokens]) noexcept {
+                                             float (*logits)[max_tokens]) noexcept {
     const TileFormat& format = tables.format;
     const int dim = format.key_dim;
+    const int tokens = format.tile_tokens;
     const auto* query = reinterpret_cast<const float*>(in.query) + first_row * dim;
     const auto* tile = reinterpret_cast<const unsigned char*>(in.tile);
     for (int r = 0; r < count; ++r) {
@@ -117,13 +124,15 @@ struct PortableAttention {
       score_float8(format, tile, query, count, logits);
       return;
     }
-    score_nibbles(key_codes(format), tables.key_codebook.levels, tile, query, count, logits);
-    scale_logits(key_scales(format), tile, count, logits);
+    score_nibbles(key_codes(format), tables.key_codebook.levels, format.tokens(), tile, query,
+                  count, logits);
+    scale_logits(key_scales(format), tile, tokens, count, logits);
     if (format.key_codec == KeyCodec::inner_product) {
-      float sketch[block][tokens] = {};
+      float sketch[block][max_tokens] = {};
       const float signs[2] = {1.0F, -1.0F};
-      score_nibbles(key_signs(format), signs, tile, query + in.rows * dim, count, sketch);
-      scale_logits(residual_scales(format), tile, count, sketch);
+      score_nibbles(key_signs(format), signs, format.tokens(), tile, query + in.rows * dim, count,
+                    sketch);
+      scale_logits(residual_scales(format), tile, tokens, count, sketch);
       for (int r = 0; r < count; ++r) {
         for (int t = 0; t < tokens; ++t) {
           logits[r][t] += sketch[r][t];
@@ -138,12 +147,12 @@ struct PortableAttention {
                                                const float* query, float* logits) noexcept {
     const auto* bytes = reinterpret_cast<const unsigned char*>(tile);
     const float added = key_mean_logit(format, bytes, query);
-    for (int t = 0; t < tokens; ++t) {
+    for (int t = 0; t < format.tile_tokens; ++t) {
       logits[t] += is_centred(format, bytes, static_cast<std::size_t>(t)) ? added : 0.0F;
     }
   }
 
-  static TURBOQUANT_FUNCTION void mask_and_cap(TokenRange::Slots slots, float soft_cap,
+  static TURBOQUANT_FUNCTION void mask_and_cap(TokenRange::Slots slots, float soft_cap, int tokens,
                                                float* logits) noexcept {
     for (int t = 0; t < tokens; ++t) {
       if (t < slots.first || t >= slots.end) {
@@ -199,11 +208,12 @@ struct PortableAttention {
   };
 
   static TURBOQUANT_FUNCTION void score_nibbles(const KeySection& section, const float* levels,
-                                                const unsigned char* tile, const float* query,
-                                                int count, float (*logits)[tokens]) noexcept {
+                                                std::size_t tokens, const unsigned char* tile,
+                                                const float* query, int count,
+                                                float (*logits)[max_tokens]) noexcept {
     const std::uint32_t mask = (1U << section.width) - 1U;
     for (std::size_t group = 0; group < section.dim / 8; ++group) {
-      for (std::size_t t = 0; t < TileFormat::tokens; ++t) {
+      for (std::size_t t = 0; t < tokens; ++t) {
         const std::uint32_t nibbles = section.read_nibbles(tile, group, t);
         float level[8];
         for (std::size_t n = 0; n < 8; ++n) {
@@ -223,10 +233,10 @@ struct PortableAttention {
 
   static TURBOQUANT_FUNCTION void score_float8(const TileFormat& format, const unsigned char* tile,
                                                const float* query, int count,
-                                               float (*logits)[tokens]) noexcept {
+                                               float (*logits)[max_tokens]) noexcept {
     const int dim = format.key_dim;
     for (int group = 0; group < dim / 4; ++group) {
-      for (int t = 0; t < tokens; ++t) {
+      for (int t = 0; t < format.tile_tokens; ++t) {
         // Four dimensions are one dword in every order.
         const auto first = 4 * static_cast<std::size_t>(group);
         const unsigned char* at =
@@ -242,7 +252,8 @@ struct PortableAttention {
   }
 
   static TURBOQUANT_FUNCTION void scale_logits(const HalfSection& scales, const unsigned char* tile,
-                                               int count, float (*logits)[tokens]) noexcept {
+                                               int tokens, int count,
+                                               float (*logits)[max_tokens]) noexcept {
     for (int t = 0; t < tokens; ++t) {
       const float stored = load_half(tile + scales.byte(static_cast<std::size_t>(t)));
       const float scale = stored < 0 ? -stored : stored;  // the sign is a mark, see `is_centred`
@@ -256,7 +267,7 @@ struct PortableAttention {
   /// touched.
   static TURBOQUANT_FUNCTION void add_values(const TileTables& tables, const TileArguments& in,
                                              float* output, int count,
-                                             const float (*weights)[tokens]) noexcept {
+                                             const float (*weights)[max_tokens]) noexcept {
     const TileFormat& format = tables.format;
     const ValueSection section = value_codes(format);
     const std::uint32_t mask = (1U << section.width) - 1U;
@@ -269,7 +280,7 @@ struct PortableAttention {
     for (std::size_t group = 0; group < format.value_groups(); ++group) {
       const HalfSection scales = value_scales(format, group);
       const HalfSection zeros = value_zeros(format, group);
-      float scaled[block][tokens] = {};
+      float scaled[block][max_tokens] = {};
       float zero_sum[block] = {};
       for (int t = in.tokens.first; t < in.tokens.end; ++t) {
         const auto token = static_cast<std::size_t>(t);
@@ -284,7 +295,7 @@ struct PortableAttention {
         const std::size_t d =
             group * static_cast<std::size_t>(format.value_group) + static_cast<std::size_t>(i);
         float sums[block] = {};
-        for (std::size_t eight = 0; eight < TileFormat::tokens / 8; ++eight) {
+        for (std::size_t eight = 0; eight < format.tokens() / 8; ++eight) {
           const std::uint32_t nibbles = section.read_nibbles(tile, eight, d);
           for (std::size_t t = 0; t < 8; ++t) {
             const float level = levels[(nibbles >> (4 * t)) & mask];
@@ -303,7 +314,7 @@ struct PortableAttention {
 
 /// Attention over uncompressed rows in float, up to 64 tokens a call. Same bits always.
 inline TURBOQUANT_FUNCTION void attend_rows(const RowArguments& in) noexcept {
-  constexpr int tokens = PortableAttention::tokens;
+  constexpr int tokens = PortableAttention::max_tokens;
   float vector[576];
   float logits[PortableAttention::block][tokens];
   for (int row = 0; row < in.rows; row += PortableAttention::block) {
@@ -325,7 +336,7 @@ inline TURBOQUANT_FUNCTION void attend_rows(const RowArguments& in) noexcept {
       }
     }
     for (int r = 0; r < count; ++r) {
-      PortableAttention::mask_and_cap(in.tokens.visible(row + r), in.soft_cap, logits[r]);
+      PortableAttention::mask_and_cap(in.tokens.visible(row + r), in.soft_cap, tokens, logits[r]);
       PortableAttention::take_logits(logits[r], tokens, in.maximum + row + r, in.sum + row + r,
                                      in.output + (row + r) * in.value_dim, in.value_dim);
     }

@@ -11,8 +11,8 @@
 
 namespace turboquant {
 
-/// What one tile holds and where: 64 tokens of one kv head, self-contained and contiguous, without
-/// padding. This is format version 1.
+/// What one tile holds and where: 64, or for smaller pages 32 or 16, tokens of one kv head,
+/// self-contained and contiguous, without padding. This is format version 1.
 ///
 /// Its fields, in walking order, little-endian, for every sub-tile (in host order a tile is one):
 /// - key codes
@@ -37,7 +37,8 @@ namespace turboquant {
 /// of limited precision would lose.
 struct TileFormat {
   static constexpr int version = 1;
-  static constexpr std::size_t tokens = 64;
+  /// Tokens of a tile at most; kernels take as many in a step, whatever the size of tiles.
+  static constexpr std::size_t max_tokens = 64;
 
   KeyCodec key_codec = KeyCodec::mse;
   int key_bits = 3;   ///< stored bits per key dimension, the sign of inner_product included
@@ -50,6 +51,7 @@ struct TileFormat {
 
   TileOrder order = TileOrder::host;
   KeyCentring key_centring = KeyCentring::none;
+  int tile_tokens = 64;  ///< 16, 32 or 64; 64 with key means. Pages hold whole tiles.
 
   friend constexpr bool operator==(const TileFormat&, const TileFormat&) noexcept = default;
 
@@ -61,12 +63,17 @@ struct TileFormat {
     return static_cast<std::size_t>(value_dim / value_group);
   }
 
-  /// Tokens that lie together with all their fields: 64 in host order.
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t tokens() const noexcept {
+    return static_cast<std::size_t>(tile_tokens);
+  }
+  /// Tokens that lie together with all their fields: those of a tile in host order.
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t sub_tile_tokens() const noexcept {
-    return order == TileOrder::host
-               ? tokens
-               : detail::mma_order::sub_tile_tokens(static_cast<std::size_t>(key_dim),
-                                                    static_cast<std::size_t>(value_dim));
+    if (order == TileOrder::host) {
+      return tokens();
+    }
+    const std::size_t most = detail::mma_order::sub_tile_tokens(
+        static_cast<std::size_t>(key_dim), static_cast<std::size_t>(value_dim));
+    return most < tokens() ? most : tokens();
   }
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t sub_tile_bytes() const noexcept {
     return sub_tile_tokens() * token_bytes();
@@ -102,21 +109,20 @@ struct TileFormat {
   }
   /// First byte of the fp16 key mean, from the start of the tile in every order.
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t key_mean_offset() const noexcept {
-    return tokens * token_bytes();
+    return tokens() * token_bytes();
   }
   /// Bytes of the key mean of a tile with its padding, a multiple of 64; 0 without means.
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t key_mean_bytes() const noexcept {
-    return centres_keys() ? (2 * static_cast<std::size_t>(key_dim) + tokens - 1) / tokens * tokens
-                          : 0;
+    return centres_keys() ? (2 * static_cast<std::size_t>(key_dim) + 63) / 64 * 64 : 0;
   }
 
-  /// Bytes of one tile, a multiple of 64; the same in every order.
+  /// Bytes of one tile, a multiple of `tile_tokens`; the same in every order.
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t bytes() const noexcept {
-    return tokens * token_bytes() + key_mean_bytes();
+    return tokens() * token_bytes() + key_mean_bytes();
   }
   /// Bytes per token and kv head, its share of the key mean included.
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t slot_bytes() const noexcept {
-    return token_bytes() + key_mean_bytes() / tokens;
+    return token_bytes() + key_mean_bytes() / tokens();
   }
   /// Bytes per token and kv head of scales and zero points.
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t metadata_bytes() const noexcept {
@@ -125,7 +131,8 @@ struct TileFormat {
     return 2 * (keys + value_groups() * (value_codec == ValueCodec::grouped ? 2 : 1));
   }
 
-  /// Where bit `bit` of the key code of (token, dim) is; 0 <= token < 64, 0 <= dim < key_dim.
+  /// Where bit `bit` of the key code of (token, dim) is; 0 <= token < tile_tokens, 0 <= dim <
+  /// key_dim.
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION TileBit key_code_bit(std::size_t token,
                                                                    std::size_t dim,
                                                                    unsigned bit) const noexcept {
@@ -136,15 +143,16 @@ struct TileFormat {
                                                                    std::size_t dim) const noexcept {
     return key_bit(key_signs_offset(), 1, token, dim, 0);
   }
-  /// Where bit `bit` of the value code of (token, dim) is; 0 <= token < 64, 0 <= dim < value_dim.
+  /// Where bit `bit` of the value code of (token, dim) is; 0 <= token < tile_tokens, 0 <= dim <
+  /// value_dim.
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION TileBit value_code_bit(std::size_t token,
                                                                      std::size_t dim,
                                                                      unsigned bit) const noexcept {
     const auto width = static_cast<unsigned>(value_bits);
     const auto value_dims = static_cast<std::size_t>(value_dim);
     if (order == TileOrder::host) {
-      return detail::host_order::value_bit(value_codes_offset(), width, value_dims, token, dim,
-                                           bit);
+      return detail::host_order::value_bit(value_codes_offset(), width, tokens(), value_dims, token,
+                                           dim, bit);
     }
     const std::size_t start = sub_tile(token) + value_codes_offset();
     const bool table = value_codec == ValueCodec::codebook;
@@ -212,7 +220,7 @@ struct TileFormat {
                                                               unsigned bit) const noexcept {
     const auto key_dims = static_cast<std::size_t>(key_dim);
     if (order == TileOrder::host) {
-      return detail::host_order::key_bit(offset, width, key_dims, token, dim, bit);
+      return detail::host_order::key_bit(offset, width, tokens(), key_dims, token, dim, bit);
     }
     return mma_bit(
         sub_tile(token) + offset, width, true, key_dims,
@@ -225,6 +233,11 @@ struct TileFormat {
                                                               detail::mma_order::Nibble at,
                                                               unsigned bit) const noexcept {
     const std::size_t count = detail::mma_order::selectors(sub_tile_tokens(), dim);
+    const std::size_t packed = detail::mma_order::packed_selectors(width, count);
+    if (at.selector >= packed) {
+      return {start + detail::mma_order::plane_byte(width, packed, at.selector, bit) + at.lane,
+              static_cast<unsigned>(at.nibble)};
+    }
     if (width == 8) {
       const detail::mma_order::Nibble byte = detail::mma_order::float8_byte(at);
       return {
@@ -232,8 +245,8 @@ struct TileFormat {
           bit};
     }
     const detail::mma_order::WordBit in_word =
-        detail::mma_order::selector_bit(width, table, count, at.selector, at.nibble, bit);
-    return {start + detail::mma_order::word_byte(at.lane, in_word.word, count * width / 4) +
+        detail::mma_order::selector_bit(width, table, packed, at.selector, at.nibble, bit);
+    return {start + detail::mma_order::word_byte(at.lane, in_word.word, packed * width / 4) +
                 in_word.bit / 8,
             in_word.bit % 8};
   }
@@ -256,9 +269,15 @@ constexpr void require_supported(const TileFormat& format) {
           static_cast<int>(format.value_codec), ", expected grouped or codebook");
   require(format.order == TileOrder::host || format.order == TileOrder::mma, ErrorCode::unsupported,
           "TileFormat: order is ", static_cast<int>(format.order), ", expected host or mma");
+  require(format.tile_tokens == 16 || format.tile_tokens == 32 || format.tile_tokens == 64,
+          ErrorCode::unsupported, "TileFormat: tile_tokens is ", format.tile_tokens,
+          ", expected 16, 32 or 64");
   require(format.key_centring == KeyCentring::none || format.key_centring == KeyCentring::tile_mean,
           ErrorCode::unsupported, "TileFormat: key_centring is ",
           static_cast<int>(format.key_centring), ", expected none or tile_mean");
+  require(format.key_centring == KeyCentring::none || format.tile_tokens == 64,
+          ErrorCode::unsupported, "TileFormat: tile_tokens is ", format.tile_tokens,
+          ", expected 64 with key_centring tile_mean");
   switch (format.key_codec) {
     case KeyCodec::mse:
       require(format.key_bits >= 2 && format.key_bits <= 4, ErrorCode::unsupported,
@@ -292,9 +311,11 @@ constexpr void require_supported(const TileFormat& format) {
   }
 }
 
-/// Whether tiles of both formats hold the same codes and numbers, in whatever order.
+/// Whether tiles of both formats hold the same codes and numbers, in whatever order and in tiles of
+/// whatever size.
 [[nodiscard]] constexpr bool same_content(TileFormat a, const TileFormat& b) noexcept {
   a.order = b.order;
+  a.tile_tokens = b.tile_tokens;
   return a == b;
 }
 

@@ -13,14 +13,14 @@ inline TURBOQUANT_FUNCTION void clear_host_slots(const TileFormat& format, std::
                                                  std::size_t end, unsigned char* tile) noexcept {
   const auto clear_rows = [&](std::size_t offset, std::size_t rows, std::size_t bytes) {
     for (std::size_t row = 0; row < rows; ++row) {
-      std::memset(tile + offset + (row * TileFormat::tokens + first) * bytes, 0,
+      std::memset(tile + offset + (row * format.tokens() + first) * bytes, 0,
                   (end - first) * bytes);
     }
   };
   const auto clear_keys = [&](const KeySection& section) {
     const std::size_t words = section.word_dims() * section.width / 32;
     clear_rows(section.offset, words, 4);
-    clear_rows(section.offset + 4 * words * TileFormat::tokens,
+    clear_rows(section.offset + 4 * words * format.tokens(),
                (section.dim - section.word_dims()) / 8 * section.width, 1);
   };
   clear_keys(key_codes(format));
@@ -66,7 +66,7 @@ inline TURBOQUANT_FUNCTION void clear_slots(const TileFormat& format, std::size_
   if (first >= end) {
     return;
   }
-  if (first == 0 && end == TileFormat::tokens) {
+  if (first == 0 && end == format.tokens()) {
     std::memset(tile, 0, format.bytes());
     return;
   }
@@ -127,7 +127,7 @@ TURBOQUANT_FUNCTION void encode_slots(const TileTables& tables,
   const auto clear_from = static_cast<std::size_t>(in.clear_from);
   const auto first_slot = static_cast<std::size_t>(in.first_slot);
   const auto count = static_cast<std::size_t>(in.count);
-  clear_slots(format, clear_from, TileFormat::tokens, tile);
+  clear_slots(format, clear_from, format.tokens(), tile);
   clear_slots(format, first_slot, first_slot + count < clear_from ? first_slot + count : clear_from,
               tile);
   constexpr std::size_t lanes_of_steps = Steps::lanes;

@@ -36,7 +36,7 @@ TURBOQUANT_FUNCTION void store_key_codes(const KeySection& section, const std::u
                                          std::size_t group = 0) noexcept {
   // Host order: words of 32 dimensions are complete in registers, so their rows are written without
   // being read.
-  const std::size_t row_bytes = 4 * TileFormat::tokens;
+  const std::size_t row_bytes = 4 * section.sub_tiles.tokens;
   const std::size_t word_groups =
       section.sub_tiles.order == TileOrder::host ? section.word_dims() / 8 : 0;
   for (; group + 4 <= word_groups; group += 4) {

@@ -43,13 +43,14 @@ DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOptions& o
   const auto key_dim = static_cast<std::size_t>(rows.shape.key_dim);
   const auto value_dim = static_cast<std::size_t>(rows.shape.value_dim);
   const std::size_t tokens = rows.tokens() - begin;
-  const std::size_t tiles = (tokens + TileFormat::tokens - 1) / TileFormat::tokens;
+  const std::size_t of_tile = codec.format().tokens();
+  const std::size_t tiles = (tokens + of_tile - 1) / of_tile;
   const std::size_t tile_bytes = codec.format().bytes();
   const Kokkos::View<std::byte*, Space> bytes("turboquant::measure_codec_errors::tiles",
                                               tiles * heads * tile_bytes);
   const Kokkos::View<EncodeJob*, Space> jobs("turboquant::measure_codec_errors::jobs", tiles);
   for (std::size_t tile = 0; tile < tiles; ++tile) {
-    const std::size_t first = tile * TileFormat::tokens;
+    const std::size_t first = tile * of_tile;
     EncodeJob& job = jobs(tile);
     job.keys = dense_rows(rows.keys.data() + (begin + first) * heads * key_dim,
                           static_cast<int>(heads), static_cast<int>(key_dim));
@@ -57,7 +58,7 @@ DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOptions& o
                             static_cast<int>(heads), static_cast<int>(value_dim));
     job.tile = bytes.data() + tile * heads * tile_bytes;
     job.head_stride = static_cast<std::int64_t>(tile_bytes);
-    job.count = static_cast<int>((std::min)(TileFormat::tokens, tokens - first));
+    job.count = static_cast<int>((std::min)(of_tile, tokens - first));
     job.clear_from = 0;
   }
   encode_tiles(exec, codec, static_cast<int>(heads), Kokkos::View<const EncodeJob*, Space>(jobs));
@@ -66,9 +67,8 @@ DecodedRows through_tiles(const CalibrationRows& rows, const TileCodecOptions& o
   std::vector<float> scratch(2 * (std::max)(key_dim, value_dim));
   for (std::size_t token = 0; token < tokens; ++token) {
     for (std::size_t head = 0; head < heads; ++head) {
-      const std::byte* const tile =
-          bytes.data() + (token / TileFormat::tokens * heads + head) * tile_bytes;
-      const std::size_t slot = token % TileFormat::tokens;
+      const std::byte* const tile = bytes.data() + (token / of_tile * heads + head) * tile_bytes;
+      const std::size_t slot = token % of_tile;
       const std::size_t row = (begin + token) * heads + head;
       decode_key(codec.tables(), tile, slot, decoded.keys.data() + row * key_dim, scratch.data());
       decode_value(codec.tables(), tile, slot, decoded.values.data() + row * value_dim,

@@ -59,7 +59,7 @@ namespace detail {
 
 /// Bytes of scales, zero points and key mean in a tile.
 [[nodiscard]] constexpr std::size_t metadata_bytes_of(const TileFormat& format) noexcept {
-  return TileFormat::tokens * format.metadata_bytes() + format.key_mean_bytes();
+  return format.tokens() * format.metadata_bytes() + format.key_mean_bytes();
 }
 
 /// A codec that no tile is made with, for attention over exact rows alone.
@@ -92,10 +92,13 @@ inline void require_layers(const std::vector<LayerOptions>& layers) {
               ", expected a layer with a cache of its own");
     } else if (layer.codec) {
       const std::int64_t block_size = layer.capture.block_size;
-      require(block_size > 0 && block_size % std::int64_t{TileFormat::tokens} == 0 &&
+      const int tile_tokens = layer.codec->format.tile_tokens;
+      require(block_size > 0 && tile_tokens > 0 && block_size % tile_tokens == 0 &&
                   block_size <= std::int64_t{1} << 30U,
               ErrorCode::invalid_argument, "CacheManager: layers[", i, "].capture.block_size is ",
-              block_size, ", expected a positive multiple of 64 up to 2^30");
+              block_size,
+              ", expected a positive multiple of codec.format.tile_tokens = ", tile_tokens,
+              " up to 2^30");
     }
     require(layer.has_cache || !layer.codec, ErrorCode::invalid_argument, "CacheManager: layers[",
             i, "] has a codec, expected none where has_cache is false");

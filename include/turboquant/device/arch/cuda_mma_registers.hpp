@@ -32,7 +32,7 @@ struct MmaShape {
   /// Sub-tiles that a warp takes in one step.
   static constexpr int sub_tiles = SubTiles > 0 ? SubTiles : sub_tokens < 64 && groups == 1 ? 2 : 1;
   static constexpr int step_tokens = sub_tokens * sub_tiles;
-  static constexpr int steps_per_tile = static_cast<int>(TileFormat::tokens) / step_tokens;
+  static constexpr int steps_per_tile = static_cast<int>(TileFormat::max_tokens) / step_tokens;
   static constexpr int step_bytes = static_cast<int>(format.sub_tile_bytes()) * sub_tiles;
   static constexpr int sub_blocks = sub_tokens / 8;
   static constexpr int blocks = step_tokens / 8;

@@ -13,6 +13,9 @@ namespace turboquant::detail::cuda {
   if (format.order != TileOrder::mma) {
     return "tiles are in host order";
   }
+  if (format.tile_tokens != 64) {
+    return "tiles have fewer than 64 tokens";
+  }
   if (format.key_codec != KeyCodec::mse) {
     return "keys are not mse codes";
   }

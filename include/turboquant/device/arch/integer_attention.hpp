@@ -23,8 +23,8 @@ struct IntegerPrecision {
 struct ValueMetadata {
   static constexpr std::size_t most_groups = 72;
   struct alignas(64) Group {
-    float scales[TileFormat::tokens];
-    float zeros[TileFormat::tokens];
+    float scales[TileFormat::max_tokens];
+    float zeros[TileFormat::max_tokens];
   };
   float largest_scale = 0;
   Group groups[most_groups];
@@ -124,12 +124,12 @@ void for_value_runs(const TileFormat& format, const unsigned char* tile, std::pt
 
 /// Integer dot products of the columns of one block with all tokens of a tile.
 struct BlockDots {
-  alignas(64) std::int32_t dots[Int8Block::most_columns][TileFormat::tokens];
+  alignas(64) std::int32_t dots[Int8Block::most_columns][TileFormat::max_tokens];
 };
 
 /// Logits of a block of rows, not masked.
 struct BlockLogits {
-  alignas(64) float logits[Int8Block::most_rows][TileFormat::tokens];
+  alignas(64) float logits[Int8Block::most_rows][TileFormat::max_tokens];
 };
 
 /// What becomes of scaled dot products.

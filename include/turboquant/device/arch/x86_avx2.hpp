@@ -5,6 +5,7 @@
 #include <turboquant/device/arch/x86_avx2_encode.hpp>
 #include <turboquant/device/arch/x86_avx2_scores.hpp>
 #include <turboquant/device/arch/x86_avx2_values.hpp>
+#include <turboquant/device/join_tiles.hpp>
 #include <turboquant/device/tile_attention.hpp>
 
 #include <cstddef>
@@ -125,20 +126,26 @@ TURBOQUANT_AVX2_FLATTEN inline void attend_exact_rows(const RowArguments& in) no
   attend_rows(in);
 }
 
+/// `attend` for the size of a format's tiles.
+template <int Limbs>
+[[nodiscard]] auto attend_of(const TileFormat& format) noexcept {
+  return format.tile_tokens == 64 ? attend<Limbs> : attend_joined<attend<Limbs>>;
+}
+
 [[nodiscard]] inline HostAttention attention(const TileFormat& format, Exactness exactness) {
   HostAttention chosen{"8-bit query, 16-bit weights",
                        integer_query_bytes,
                        lane_state_bytes,
                        prepare_integer<1, true>,
                        reset_lanes,
-                       attend<1>,
+                       attend_of<1>(format),
                        finish_lanes,
                        attend_exact_rows,
                        processor_wants_prefetch()};
   if (exactness == Exactness::exact) {
     chosen.name = "16-bit query, 16-bit weights";
     chosen.prepare = prepare_integer<2, true>;
-    chosen.attend = attend<2>;
+    chosen.attend = attend_of<2>(format);
   }
   if (format.key_codec == KeyCodec::float8) {
     chosen.name = "float query, 16-bit weights";

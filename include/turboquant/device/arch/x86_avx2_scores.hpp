@@ -38,7 +38,7 @@ TURBOQUANT_AVX2_INLINE __m256i load_words(const unsigned char* at) noexcept {
 /// 8 codes of 8 tokens from byte planes, as nibbles.
 TURBOQUANT_AVX2 inline __m256i load_planes(const unsigned char* planes, unsigned width) noexcept {
   __m256i word = _mm256_setzero_si256();
-  for (unsigned bit = 0; bit < width; ++bit, planes += TileFormat::tokens) {
+  for (unsigned bit = 0; bit < width; ++bit, planes += TileFormat::max_tokens) {
     const __m256i x =
         _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(planes)));
     const __m256i nibbles =
@@ -55,7 +55,7 @@ TURBOQUANT_AVX2 inline __m256i load_planes(const unsigned char* planes, unsigned
 /// @param group of 8 dimensions, stored in words
 TURBOQUANT_AVX2_INLINE __m256i load_group(const unsigned char* words, unsigned width,
                                           std::size_t group) noexcept {
-  constexpr std::size_t row = 4 * TileFormat::tokens;
+  constexpr std::size_t row = 4 * TileFormat::max_tokens;
   const std::size_t part = group % 4;
   const unsigned char* block = words + group / 4 * width * row;
   if (width < 3) {
@@ -89,7 +89,7 @@ TURBOQUANT_AVX2 void dot_columns(const KeySection& section, const unsigned char*
   const std::size_t in_words = section.word_dims() / 8;
   const std::size_t groups = section.dim / 8;
   const unsigned char* words = tile + section.offset;
-  for (std::size_t first = 0; first < TileFormat::tokens; first += 16) {
+  for (std::size_t first = 0; first < TileFormat::max_tokens; first += 16) {
     __m256i sums[2][Rows];
     TURBOQUANT_UNROLL
     for (int r = 0; r < Rows; ++r) {
@@ -97,11 +97,11 @@ TURBOQUANT_AVX2 void dot_columns(const KeySection& section, const unsigned char*
     }
     const std::int32_t* q = query.dwords() + column;
     for (std::size_t group = 0; group < groups; ++group) {
-      const unsigned char* here = words + group * width * TileFormat::tokens;
+      const unsigned char* here = words + group * width * TileFormat::max_tokens;
       if (ahead != 0 && group % 4 < width) {  // each pass over 16 tokens asks for its quarter
-        prefetch_bytes(
-            words + ahead + (group / 4 * width + group % 4) * 4 * TileFormat::tokens + 4 * first,
-            64);
+        prefetch_bytes(words + ahead +
+                           (group / 4 * width + group % 4) * 4 * TileFormat::max_tokens + 4 * first,
+                       64);
       }
       __m256i codes[2];
       if (group < in_words) {
@@ -187,9 +187,9 @@ template <int Rows>
 TURBOQUANT_AVX2 void dot_float8(const TileFormat& format, const unsigned char* tile,
                                 const float* query, std::ptrdiff_t ahead,
                                 BlockLogits& out) noexcept {
-  constexpr std::size_t row = 4 * TileFormat::tokens;
+  constexpr std::size_t row = 4 * TileFormat::max_tokens;
   const unsigned char* words = tile + format.key_codes_offset();
-  for (std::size_t first = 0; first < TileFormat::tokens; first += 8) {
+  for (std::size_t first = 0; first < TileFormat::max_tokens; first += 8) {
     __m256 sums[2][Rows];  // 4 tokens times two sums of every other dimension
     TURBOQUANT_UNROLL
     for (int r = 0; r < Rows; ++r) {

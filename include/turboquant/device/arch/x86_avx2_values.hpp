@@ -60,7 +60,7 @@ TURBOQUANT_AVX2 inline void load_metadata(const TileFormat& format, const unsign
   const auto* halves = tile + format.value_scales_offset();
   const std::size_t to_zeros = format.value_zeros_offset() - format.value_scales_offset();
   for (std::size_t group = 0; group < format.value_groups();
-       ++group, halves += 2 * TileFormat::tokens) {
+       ++group, halves += 2 * TileFormat::max_tokens) {
     for (int token = 0; token < 64; token += 8) {
       const __m256 valid = lanes_between(token, first, end);
       const auto* at = reinterpret_cast<const __m128i*>(halves + 2 * token);

@@ -5,6 +5,7 @@
 #include <turboquant/device/arch/x86_avx512_encode.hpp>
 #include <turboquant/device/arch/x86_avx512_scores.hpp>
 #include <turboquant/device/arch/x86_avx512_values.hpp>
+#include <turboquant/device/join_tiles.hpp>
 #include <turboquant/device/tile_attention.hpp>
 #include <turboquant/device/tile_slots.hpp>
 
@@ -127,27 +128,33 @@ TURBOQUANT_AVX512_FLATTEN inline void attend_exact_rows(const RowArguments& in) 
   attend_rows(in);
 }
 
+/// `attend` for the size of a format's tiles.
+template <int Limbs, bool Int16>
+[[nodiscard]] auto attend_of(const TileFormat& format) noexcept {
+  return format.tile_tokens == 64 ? attend<Limbs, Int16> : attend_joined<attend<Limbs, Int16>>;
+}
+
 [[nodiscard]] inline HostAttention attention(const TileFormat& format, Exactness exactness) {
+  const bool fast = exactness == Exactness::fast && format.value_codec == ValueCodec::grouped;
   HostAttention chosen{"8-bit query, 16-bit weights",
                        integer_query_bytes,
                        lane_state_bytes,
                        prepare_integer<1, false>,
                        reset_lanes,
-                       attend<1, true>,
+                       attend_of<1, true>(format),
                        finish_lanes,
                        attend_exact_rows,
                        processor_wants_prefetch()};
   if (exactness == Exactness::exact) {
     chosen.name = "16-bit query, 16-bit weights";
     chosen.prepare = prepare_integer<2, false>;
-    chosen.attend = attend<2, true>;
-  } else if (exactness == Exactness::fast && format.value_codec == ValueCodec::grouped) {
+    chosen.attend = attend_of<2, true>(format);
+  } else if (fast) {
     chosen.name = "8-bit query, 8-bit weights";
-    chosen.attend = attend<1, false>;
+    chosen.attend = attend_of<1, false>(format);
   }
   if (format.key_codec == KeyCodec::float8) {
-    chosen.name = chosen.attend == attend<1, false> ? "float query, 8-bit weights"
-                                                    : "float query, 16-bit weights";
+    chosen.name = fast ? "float query, 8-bit weights" : "float query, 16-bit weights";
     chosen.query_bytes = float8_query_bytes;
     chosen.prepare = prepare_float8;
   }

@@ -215,7 +215,7 @@ TURBOQUANT_AVX512_INLINE __m512i join(__m512i a, __m512i b) noexcept {
 TURBOQUANT_AVX512 inline std::size_t store_key_words(const KeySection& section,
                                                      const std::uint8_t* codes, LaneSlots lanes,
                                                      unsigned char* tile) noexcept {
-  constexpr std::size_t row_bytes = 4 * TileFormat::tokens;
+  const std::size_t row_bytes = 4 * section.sub_tiles.tokens;
   const auto mask = static_cast<__mmask16>((1U << lanes.count) - 1U);
   // Byte 16 d + l, dimension d of lane l, becomes byte d of dword l.
   alignas(64) std::uint8_t order[64];

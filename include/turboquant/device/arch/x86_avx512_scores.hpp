@@ -32,7 +32,7 @@ TURBOQUANT_AVX512_INLINE __m512i spread_bits(__m512i x) noexcept {
 /// 8 codes of 16 tokens from byte planes, as nibbles.
 TURBOQUANT_AVX512 inline __m512i load_planes(const unsigned char* planes, unsigned width) noexcept {
   __m512i word = _mm512_setzero_si512();
-  for (unsigned bit = 0; bit < width; ++bit, planes += TileFormat::tokens) {
+  for (unsigned bit = 0; bit < width; ++bit, planes += TileFormat::max_tokens) {
     const __m512i x =
         _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(planes)));
     const __m512i nibbles =
@@ -50,7 +50,7 @@ TURBOQUANT_AVX512 inline __m512i load_planes(const unsigned char* planes, unsign
 template <int Vectors>
 TURBOQUANT_AVX512_INLINE void load_group(const unsigned char* words, unsigned width,
                                          std::size_t group, __m512i (&out)[Vectors]) noexcept {
-  constexpr std::size_t row = 4 * TileFormat::tokens;
+  constexpr std::size_t row = 4 * TileFormat::max_tokens;
   const std::size_t part = group % 4;
   const unsigned char* block = words + group / 4 * width * row;
   if (width < 3) {
@@ -130,9 +130,9 @@ TURBOQUANT_AVX512 void dot_columns(const KeySection& section, const unsigned cha
     const bool early = ahead != 0 && first == 0;
     const std::int32_t* q = query.dwords();
     for (std::size_t group = 0; group < groups; ++group, q += 2 * Columns) {
-      const unsigned char* here = words + group * width * TileFormat::tokens;
+      const unsigned char* here = words + group * width * TileFormat::max_tokens;
       if (early && group % 4 < width) {
-        prefetch_row(words + ahead + (group / 4 * width + group % 4) * 4 * TileFormat::tokens);
+        prefetch_row(words + ahead + (group / 4 * width + group % 4) * 4 * TileFormat::max_tokens);
       }
       __m512i codes[vectors];
       if (group < in_words) {
@@ -198,11 +198,11 @@ template <int Rows>
 TURBOQUANT_AVX512 void dot_float8(const TileFormat& format, const unsigned char* tile,
                                   const float* query, std::ptrdiff_t ahead,
                                   BlockLogits& out) noexcept {
-  constexpr std::size_t row = 4 * TileFormat::tokens;
+  constexpr std::size_t row = 4 * TileFormat::max_tokens;
   const unsigned char* words = tile + format.key_codes_offset();
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-  for (std::size_t first = 0; first < TileFormat::tokens; first += 32) {
+  for (std::size_t first = 0; first < TileFormat::max_tokens; first += 32) {
     __m512 sums[4][Rows];  // 8 tokens times two sums of every other dimension
     TURBOQUANT_UNROLL
     for (int u = 0; u < 4; ++u) {

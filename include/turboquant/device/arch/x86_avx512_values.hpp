@@ -51,9 +51,9 @@ TURBOQUANT_AVX512 inline void load_metadata(const TileFormat& format, const unsi
   __m512 largest = _mm512_setzero_ps();
   for (std::size_t group = 0; group < format.value_groups(); ++group) {
     const unsigned char* scales =
-        tile + format.value_scales_offset() + 2 * TileFormat::tokens * group;
+        tile + format.value_scales_offset() + 2 * TileFormat::max_tokens * group;
     const unsigned char* zeros =
-        tile + format.value_zeros_offset() + 2 * TileFormat::tokens * group;
+        tile + format.value_zeros_offset() + 2 * TileFormat::max_tokens * group;
     for (int i = 0; i < 4; ++i) {
       const auto lanes = static_cast<__mmask16>(valid >> (16 * i));
       // Signs follow from the parity of tokens, which `CodeTables` knows.
