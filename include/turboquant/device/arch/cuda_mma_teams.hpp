@@ -82,6 +82,7 @@ struct CopyingTeam {
     return static_cast<int>(std::size_t{228} * 1024 / (scratch_bytes(count) + 1024));
   }
   static_assert(fitting_teams(Warps) >= 1);
+  static_assert(stages * Warps <= 32);
   // A warp leaves its results where its ring was.
   static_assert(std::size_t{Source::ring_bytes} >= WarpRows<Shape::dim>::bytes);
 
@@ -109,13 +110,24 @@ struct CopyingTeam {
   KOKKOS_FORCEINLINE_FUNCTION static void start(const Context& context, const TileWalk& walk,
                                                 const WarpSteps& steps, Source& source) {
     if (asks_first(context)) {
-      for (int i = context.lane; i < context.warps * stages; i += 32) {
-        const int warp = i / stages;
-        const WarpSteps its = WarpSteps::of<Shape>(walk, context, warp);
-        if (i % stages < its.count) {
-          start_copy(shared_address(memory(context, warp) + i % stages * Shape::step_bytes),
-                     walk.template step<Shape>(its.number(i % stages)), Shape::step_bytes,
-                     shared_address(barriers(context, 0) + 8 * i));
+      // Lanes look up all their tiles before they ask for the first one.
+      constexpr int pieces = Shape::step_tiles;
+      const std::byte* tiles[pieces];
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int k = 0; k < pieces; ++k) {
+        const int i = (context.lane + 32 * k) / pieces;
+        const WarpSteps its = WarpSteps::of<Shape>(walk, context, i / stages);
+        tiles[k] = i < context.warps * stages && i % stages < its.count
+                       ? walk.template step<Shape>(its.number(i % stages), context.lane % pieces)
+                       : nullptr;
+      }
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int k = 0; k < pieces; ++k) {
+        const int i = (context.lane + 32 * k) / pieces;
+        if (tiles[k] != nullptr) {
+          Source::copy(shared_address(memory(context, i / stages) + i % stages * Shape::step_bytes),
+                       tiles[k], context.lane % pieces,
+                       shared_address(barriers(context, 0) + 8 * i));
         }
       }
     }
@@ -146,7 +158,7 @@ struct CopyingTeam {
 /// The team that rings are for: steps of up to 64 tokens.
 template <class Shape, int Sets>
 using RingTeam =
-    CopyingTeam<typename Shape::template with_sub_tiles<(Shape::sub_tokens < 64 ? 2 : 1)>, Sets, 8>;
+    CopyingTeam<typename Shape::template with_steps_of<Shape::most_step_tokens>, Sets, 8>;
 
 /// Warps of a team, and how many such teams share a multiprocessor.
 struct RingTeamSize {
