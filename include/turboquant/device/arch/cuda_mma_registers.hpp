@@ -124,15 +124,14 @@ struct KeyRegisters {
   Word words[Shape::sub_tiles][Shape::key_words];
   Word scales[Shape::blocks / 2];  ///< two fp16: tokens r of an even block of 8 and of the next
 
-  /// @param sub_tile `sub_tile(i)` is the address of sub-tile i of the step
+  /// @param sub_tile `sub_tile(i, byte)` is an address in sub-tile i of the step
   template <class SubTile>
   KOKKOS_FORCEINLINE_FUNCTION void load(const SubTile& sub_tile, int lane) {
     constexpr auto scales_at = static_cast<int>(Shape::format.key_scales_offset());
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int i = 0; i < Shape::sub_tiles; ++i) {
-      const auto at = sub_tile(i);
-      load_section(at, lane, words[i]);
-      load_row<Shape::sub_blocks / 2>(at + (scales_at + lane / 4 * Shape::sub_blocks * 2),
+      load_section(sub_tile(i, 0), lane, words[i]);
+      load_row<Shape::sub_blocks / 2>(sub_tile(i, scales_at + lane / 4 * Shape::sub_blocks * 2),
                                       scales + i * Shape::sub_blocks / 2);
     }
   }
@@ -146,7 +145,7 @@ struct ValueRegisters {
   Word scales[Shape::groups][Shape::blocks];
   Word zeros[Shape::groups][Shape::blocks];
 
-  /// @param sub_tile `sub_tile(i)` is the address of sub-tile i of the step
+  /// @param sub_tile `sub_tile(i, byte)` is an address in sub-tile i of the step
   template <class SubTile>
   KOKKOS_FORCEINLINE_FUNCTION void load(const SubTile& sub_tile, int lane) {
     constexpr auto scales_at = static_cast<int>(Shape::format.value_scales_offset());
@@ -154,7 +153,7 @@ struct ValueRegisters {
     constexpr auto codes_at = static_cast<int>(Shape::format.value_codes_offset());
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int i = 0; i < Shape::sub_tiles; ++i) {
-      const auto at = sub_tile(i);
+      const auto at = sub_tile(i, 0);
       load_section(at + codes_at, lane, words[i]);
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int group = 0; group < Shape::groups; ++group) {

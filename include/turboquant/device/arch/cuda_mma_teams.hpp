@@ -110,24 +110,15 @@ struct CopyingTeam {
   KOKKOS_FORCEINLINE_FUNCTION static void start(const Context& context, const TileWalk& walk,
                                                 const WarpSteps& steps, Source& source) {
     if (asks_first(context)) {
-      // Lanes look up all their tiles before they ask for the first one.
       constexpr int pieces = Shape::step_tiles;
-      const std::byte* tiles[pieces];
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int k = 0; k < pieces; ++k) {
-        const int i = (context.lane + 32 * k) / pieces;
-        const WarpSteps its = WarpSteps::of<Shape>(walk, context, i / stages);
-        tiles[k] = i < context.warps * stages && i % stages < its.count
-                       ? walk.template step<Shape>(its.number(i % stages), context.lane % pieces)
-                       : nullptr;
-      }
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int k = 0; k < pieces; ++k) {
-        const int i = (context.lane + 32 * k) / pieces;
-        if (tiles[k] != nullptr) {
-          Source::copy(shared_address(memory(context, i / stages) + i % stages * Shape::step_bytes),
-                       tiles[k], context.lane % pieces,
-                       shared_address(barriers(context, 0) + 8 * i));
+      for (int i = context.lane; i < context.warps * stages * pieces; i += 32) {
+        const int place = i / pieces;
+        const int warp = place / stages;
+        const WarpSteps its = WarpSteps::of<Shape>(walk, context, warp);
+        if (place % stages < its.count) {
+          Source::copy(shared_address(memory(context, warp) + place % stages * Shape::step_bytes),
+                       walk.template step<Shape>(its.number(place % stages), i % pieces),
+                       i % pieces, shared_address(barriers(context, 0) + 8 * place));
         }
       }
     }

@@ -21,11 +21,11 @@ struct TileWalk {
   template <class Shape>
   [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION const std::byte* step(int number, int piece) const {
     // 32 bits are enough: 2^32 tiles are more than any memory.
-    auto tile = static_cast<std::uint32_t>(number) / static_cast<unsigned>(Shape::tile_steps);
+    auto in_walk = static_cast<std::uint32_t>(number) / static_cast<unsigned>(Shape::tile_steps);
     if constexpr (Shape::tile_tokens < 64) {
-      tile = existing<Shape>(tile * Shape::step_tiles + static_cast<unsigned>(piece));
+      in_walk = existing<Shape>(in_walk * Shape::step_tiles + static_cast<unsigned>(piece));
     }
-    tile += static_cast<std::uint32_t>(first_tile) * (64 / Shape::tile_tokens);
+    const auto tile = static_cast<std::uint32_t>(first_tile) * (64 / Shape::tile_tokens) + in_walk;
     const auto per_page = static_cast<std::uint32_t>(tiles_per_page);
     const std::uint32_t page = tile / per_page;
     const std::int64_t in_page = std::int64_t{head} * per_page + (tile - page * per_page);
@@ -152,8 +152,11 @@ struct LoadedSteps {
     constexpr int each = Shape::sub_tiles / Shape::step_tiles;
     const std::byte* tiles[Shape::step_tiles];
     addresses.read(i, tiles);
-    registers.load([&](int sub) { return tiles[sub / each] + sub % each * Shape::sub_bytes; },
-                   addresses.lane);
+    registers.load(
+        [&](int sub, int byte) {
+          return tiles[sub / each] + (sub % each * Shape::sub_bytes + byte);
+        },
+        addresses.lane);
   }
 };
 

@@ -34,8 +34,8 @@ struct CopiedSteps {
 
   /// Starts the copy of tile `piece` of a step to its place in the ring; every tile of the step has
   /// a lane that does.
-  static KOKKOS_FORCEINLINE_FUNCTION void copy(SharedAddress place, const std::byte* tile, int piece,
-                                               SharedAddress barrier) {
+  static KOKKOS_FORCEINLINE_FUNCTION void copy(SharedAddress place, const std::byte* tile,
+                                               int piece, SharedAddress barrier) {
     constexpr int tile_bytes = bytes / Shape::step_tiles;
     if (piece == 0) {
       announce_copies(bytes, barrier);
@@ -73,7 +73,8 @@ struct CopiedSteps {
   template <class Registers>
   KOKKOS_FORCEINLINE_FUNCTION void load(Registers& registers) const {
     const SharedAddress place = ring + stage * bytes;
-    registers.load([&](int sub) { return place + sub * Shape::sub_bytes; }, addresses.lane);
+    registers.load([&](int sub, int byte) { return place + (sub * Shape::sub_bytes + byte); },
+                   addresses.lane);
   }
 };
 
