@@ -112,7 +112,7 @@ struct CopyingTeam {
     if (asks_first(context)) {
       constexpr int pieces = Shape::step_tiles;
       for (int i = context.lane; i < context.warps * stages * pieces; i += 32) {
-        const int place = i / pieces;
+        const int place = filled_in_turn(i / pieces, context.warps);
         const int warp = place / stages;
         const WarpSteps its = WarpSteps::of<Shape>(walk, context, warp);
         if (place % stages < its.count) {
@@ -136,6 +136,15 @@ struct CopyingTeam {
   }
 
  private:
+  /// Number of the place that is filled as number `i`, among those of all warps' rings. Where lanes
+  /// fill several, one after another, the first steps of all warps come first.
+  KOKKOS_FORCEINLINE_FUNCTION static int filled_in_turn(int i, int count) {
+    if constexpr (Shape::step_tiles > 1) {
+      return i % count * stages + i / count;
+    } else {
+      return i;
+    }
+  }
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION static std::byte* barriers(const Context& context, int warp) {
     return context.scratch + barriers_at + static_cast<std::size_t>(warp) * 8 * stages;
