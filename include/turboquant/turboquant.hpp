@@ -195,6 +195,7 @@
 #include <turboquant/runtime/calibration_attention.hpp>
 #include <turboquant/runtime/codec_errors.hpp>
 #include <turboquant/runtime/layer_options.hpp>
+#include <turboquant/runtime/plan_layers.hpp>
 #include <turboquant/runtime/prefill_run.hpp>
 #include <turboquant/runtime/sequence_table.hpp>
 #include <turboquant/runtime/shadow_compare.hpp>
