@@ -20,9 +20,8 @@ namespace turboquant {
 /// A token is quantised once, when it is appended; the bits of tokens that are there never change,
 /// so any chunking of the same input gives byte-identical tiles. With key means that holds for
 /// appends of whole tiles: the append that begins a tile decides its mean. Forks share memory until
-/// one of them writes (paged: page by page). One thread at a time may change a store; a `view()`
-/// may be read by any number of threads until it does. A store that has been moved from is empty,
-/// as after construction.
+/// one of them writes (paged: page by page). One thread at a time may change a store; any number of
+/// threads may read a `view()` until it does. A store that has been moved from is empty, as new.
 /// @tparam Space a Kokkos memory space
 template <class Space>
 class CompressedKVStore {
@@ -30,8 +29,7 @@ class CompressedKVStore {
   /// @param codec  decides the bytes; shared, not copied
   /// @param ledger counts the memory
   /// @param pool   pages of `page_bytes(...)`, shared with other stores; null makes a pool of its
-  /// own where
-  ///               options.block_size > 0
+  ///               own where options.block_size > 0
   /// @throws Error(invalid_argument) for a block size that is no multiple of a tile's tokens, fewer
   /// than 1 head, or a pool that does not fit
   CompressedKVStore(const TileCodec<Space>& codec, int kv_heads, const KVStoreOptions& options = {},
@@ -67,18 +65,18 @@ class CompressedKVStore {
   /// multiple of tile_tokens up to 2^30, Error(overflow) for more than 2^63 - 1 bytes
   [[nodiscard]] static std::size_t page_bytes(const TileFormat& format, int kv_heads,
                                               std::int64_t block_size) {
+    require_supported(format);
     require(kv_heads >= 1, ErrorCode::invalid_argument,
             "CompressedKVStore::page_bytes: kv_heads is ", kv_heads, ", expected 1 or more");
-    require_supported(format);
     require(block_size > 0 && block_size <= std::int64_t{1} << 30U &&
                 block_size % format.tile_tokens == 0,
             ErrorCode::invalid_argument, "CompressedKVStore::page_bytes: block_size is ",
             block_size, ", expected a positive multiple of tile_tokens = ", format.tile_tokens,
             " up to 2^30");
     const ErrorContext context("CompressedKVStore::page_bytes: ");
-    const auto tile_bytes = static_cast<std::int64_t>(format.bytes());
-    return static_cast<std::size_t>(
-        checked_mul(checked_mul(tile_bytes, kv_heads), block_size / format.tile_tokens));
+    const auto bytes = static_cast<std::int64_t>(format.bytes());
+    const std::int64_t tiles = checked_mul(kv_heads, block_size / format.tile_tokens);
+    return static_cast<std::size_t>(checked_mul(bytes, tiles));
   }
 
   /// A store of the same tokens that shares all memory. O(pages).
