@@ -92,7 +92,8 @@ std::vector<Way> ways() {
 }
 
 /// In every way; runs twice, and the second run must give the same bits.
-Errors check(const Setup& setup, DecodeOptions options = {}) {
+/// @param bound on the error of outputs and sums
+Errors check(const Setup& setup, DecodeOptions options = {}, double bound = 1e-3) {
   CAPTURE(setup.format.key_dim);
   CAPTURE(setup.format.key_bits);
   CAPTURE(setup.format.value_bits);
@@ -115,8 +116,8 @@ Errors check(const Setup& setup, DecodeOptions options = {}) {
     const Result again = there.run(exec, options);
     const Errors errors{output_error(first.output, expected),
                         largest_difference(first.lse, expected.lse)};
-    CHECK(errors.output <= 1e-3);
-    CHECK(errors.lse <= 1e-3);
+    CHECK(errors.output <= bound);
+    CHECK(errors.lse <= bound);
     CHECK(first.output == again.output);
     CHECK(first.lse == again.lse);
     worst.output = std::max(worst.output, errors.output);
@@ -133,7 +134,8 @@ void check_small(Setup setup, DecodeOptions options = {}) {
   CAPTURE(setup.sliding_window);
   CAPTURE(setup.evicted);
   CAPTURE(setup.sequences.front().history);
-  check(setup, options);
+  // Where a handful of tokens are left, roundings do not average out.
+  check(setup, options, 2e-3);
   const Device exec;
   const Problem small_problem(setup);
   const SpaceProblem<Device> small(small_problem);
