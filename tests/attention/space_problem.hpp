@@ -8,7 +8,6 @@
 
 #include <turboquant/attention/decode.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -143,17 +142,13 @@ class SpaceProblem {
 
   DecodeSequence move(const Problem& problem, const Sequence& sequence, DecodeSequence record) {
     const Setup& setup = problem.setup();
-    std::int64_t seen = record.history_begin;
-    if (setup.sliding_window > 0) {
-      seen = std::max(seen, record.query_position + 1 - setup.sliding_window);
-    }
     std::vector<PageAddress> addresses;
     std::int64_t end = record.page_position;
     for (const auto& page : sequence.page_memory) {
       end += setup.tiles_per_page * setup.format.tile_tokens;
       pages_.push_back(test::to_space<Space>(page.data(), page.size()));
-      // A page that no query sees is gone.
-      addresses.push_back({end <= seen ? nullptr : pages_.back().data()});
+      // Pages in front of the history are gone.
+      addresses.push_back({end <= record.history_begin ? nullptr : pages_.back().data()});
     }
     // Nor is there one behind the table.
     addresses.push_back({nullptr});
