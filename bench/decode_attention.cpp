@@ -50,7 +50,8 @@ using turboquant_bench::OneThread;
 /// More than the last-level cache of current servers, whole sockets included (480 MB).
 constexpr std::size_t cold_bytes = std::size_t{640} << 20U;
 constexpr int kv_heads = 8;
-constexpr std::int64_t tiles_per_page = 4;
+/// Tokens of a page, unless tiles are small: then a page is one tile.
+constexpr std::int64_t page_tokens = 256;
 
 /// Bell-shaped number `i` of a stream, standard deviation 1.
 float bell(const CounterRng& rng, std::uint64_t i) {
@@ -151,6 +152,7 @@ struct NamedFormat {
   int value_bits;
   int value_group;  ///< 0: one group
   KeyCentring key_centring = KeyCentring::none;
+  int tile_tokens = 64;
 
   [[nodiscard]] TileFormat format(int dim) const {
     TileFormat format;
@@ -162,6 +164,7 @@ struct NamedFormat {
     format.value_dim = dim;
     format.value_group = value_group == 0 ? dim : value_group;
     format.key_centring = key_centring;
+    format.tile_tokens = tile_tokens;
     return format;
   }
 };
@@ -176,22 +179,29 @@ constexpr NamedFormat formats[] = {
     {"IP4V4", KeyCodec::inner_product, 4, ValueCodec::grouped, 4, 0},
     {"F8V4", KeyCodec::float8, 8, ValueCodec::grouped, 4, 0},
     {"K3V4_mean", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, KeyCentring::tile_mean},
+    {"K3V4_page32", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, KeyCentring::none, 32},
+    {"K3V4_page16", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, KeyCentring::none, 16},
 };
+
+std::int64_t tiles_of_page(const TileFormat& format) {
+  return format.tile_tokens == 64 ? page_tokens / 64 : 1;
+}
 
 /// Encodes bell-shaped keys and values into one layer of pages.
 void fill_tiles(const TileCodec<Memory>& codec, std::int64_t context, std::byte* layer) {
   const TileFormat& format = codec.format();
-  constexpr std::size_t tile_tokens = TileFormat::max_tokens;
+  const std::size_t tile_tokens = format.tokens();
+  const std::int64_t tiles_per_page = tiles_of_page(format);
   // The same 256 tokens again and again: contents do not change the speed, and encoding stays
   // short.
-  constexpr std::size_t distinct = tile_tokens * tiles_per_page;
+  const std::size_t distinct = tile_tokens * static_cast<std::size_t>(tiles_per_page);
   const std::size_t row =
       static_cast<std::size_t>(kv_heads) * static_cast<std::size_t>(format.key_dim);
   const auto keys = bells(distinct * row, 1);
   const auto values = bells(distinct * row, 2);
   const std::size_t page = page_bytes(format, kv_heads, tiles_per_page);
-  const Kokkos::View<EncodeJob*, Memory> jobs("jobs", tiles_per_page);
-  for (std::size_t tile = 0; tile < tiles_per_page; ++tile) {
+  const Kokkos::View<EncodeJob*, Memory> jobs("jobs", static_cast<std::size_t>(tiles_per_page));
+  for (std::size_t tile = 0; tile < jobs.size(); ++tile) {
     EncodeJob& job = jobs(tile);
     job.keys = dense_rows(keys.data() + tile * tile_tokens * row, kv_heads, format.key_dim);
     job.values = dense_rows(values.data() + tile * tile_tokens * row, kv_heads, format.value_dim);
@@ -220,9 +230,10 @@ void tiles(benchmark::State& state, const TilesCase& test) {
   TileCodecOptions options;
   options.format = test.format->format(shape.dim);
   const TileCodec<Memory> codec(options);
+  const std::int64_t tiles_per_page = tiles_of_page(options.format);
   const std::size_t page = page_bytes(options.format, kv_heads, tiles_per_page);
-  const auto num_pages = static_cast<std::size_t>(
-      shape.context / (static_cast<std::int64_t>(TileFormat::max_tokens) * tiles_per_page));
+  const auto num_pages =
+      static_cast<std::size_t>(shape.context / (options.format.tile_tokens * tiles_per_page));
   layers[0].make(std::string(test.format->name) + "/" + std::to_string(shape.dim) + "/" +
                      std::to_string(shape.context),
                  page * num_pages,
@@ -433,7 +444,7 @@ void add_benchmarks() {
 int main(int argc, char** argv) {
   return turboquant_bench::run_program(argc, argv,
                                        "eigen.*/d128/n16384/gqa4/"
-                                       "|tiles/K3V4(_g32)?/d128/n16384/gqa4/.*/avx"
+                                       "|tiles/K3V4(_g32|_page16|_page32)?/d128/n16384/gqa4/.*/avx"
                                        "|tiles/K3V4/d128/n16384/gqa1/int8/avx",
                                        add_benchmarks);
 }

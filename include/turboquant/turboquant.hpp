@@ -80,6 +80,7 @@
 #include <turboquant/device/arch/x86_avx512_scores.hpp>
 #include <turboquant/device/arch/x86_avx512_transform.hpp>
 #include <turboquant/device/arch/x86_avx512_values.hpp>
+#include <turboquant/device/arch/x86_join_tiles.hpp>
 #include <turboquant/device/arch/x86_target.hpp>
 #include <turboquant/device/attention_operations.hpp>
 #include <turboquant/device/butterfly_signs.hpp>
@@ -99,7 +100,6 @@
 #include <turboquant/device/encode_search.hpp>
 #include <turboquant/device/encode_tiles.hpp>
 #include <turboquant/device/host_order.hpp>
-#include <turboquant/device/join_tiles.hpp>
 #include <turboquant/device/key_mean.hpp>
 #include <turboquant/device/key_words.hpp>
 #include <turboquant/device/kokkos_compat.hpp>
@@ -196,6 +196,7 @@
 #include <turboquant/runtime/calibration_attention.hpp>
 #include <turboquant/runtime/codec_errors.hpp>
 #include <turboquant/runtime/layer_options.hpp>
+#include <turboquant/runtime/plan_layers.hpp>
 #include <turboquant/runtime/prefill_run.hpp>
 #include <turboquant/runtime/sequence_table.hpp>
 #include <turboquant/runtime/shadow_compare.hpp>

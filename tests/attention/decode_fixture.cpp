@@ -193,8 +193,9 @@ std::vector<float> Problem::stored_key(std::size_t sequence, std::int64_t token,
   const TileFormat& format = setup_.format;
   std::vector<float> key(static_cast<std::size_t>(format.key_dim));
   std::vector<float> scratch(2 * key.size());
-  decode_key(codec_.tables(), records_(sequence).history.tile(token / 64, head, format.bytes()),
-             static_cast<std::size_t>(token % 64), key.data(), scratch.data());
+  decode_key(codec_.tables(),
+             records_(sequence).history.tile(token / format.tile_tokens, head, format.bytes()),
+             static_cast<std::size_t>(token % format.tile_tokens), key.data(), scratch.data());
   return key;
 }
 
@@ -202,8 +203,9 @@ std::vector<float> Problem::stored_value(std::size_t sequence, std::int64_t toke
   const TileFormat& format = setup_.format;
   std::vector<float> value(static_cast<std::size_t>(format.value_dim));
   std::vector<float> scratch(value.size());
-  decode_value(codec_.tables(), records_(sequence).history.tile(token / 64, head, format.bytes()),
-               static_cast<std::size_t>(token % 64), value.data(), scratch.data());
+  decode_value(codec_.tables(),
+               records_(sequence).history.tile(token / format.tile_tokens, head, format.bytes()),
+               static_cast<std::size_t>(token % format.tile_tokens), value.data(), scratch.data());
   return value;
 }
 
@@ -348,7 +350,8 @@ void Problem::build(const Lengths& lengths, Normals& normals, Sequence& sequence
 void Problem::encode_history(Sequence& sequence, DecodeSequence& record) {
   const TileFormat& format = setup_.format;
   const std::int64_t history = sequence.lengths.history;
-  const std::int64_t num_tiles = (history + 63) / 64;
+  const std::int64_t tokens = format.tile_tokens;
+  const std::int64_t num_tiles = (history + tokens - 1) / tokens;
   const std::int64_t num_pages = (num_tiles + setup_.tiles_per_page - 1) / setup_.tiles_per_page;
   for (std::int64_t page = 0; page < num_pages; ++page) {
     // 0xFF everywhere: codes, scales and zero points of unused slots are NaN.
@@ -366,7 +369,7 @@ void Problem::encode_history(Sequence& sequence, DecodeSequence& record) {
   Kokkos::View<EncodeJob*, Memory> jobs("jobs", static_cast<std::size_t>(num_tiles));
   for (std::int64_t tile = 0; tile < num_tiles; ++tile) {
     EncodeJob& job = jobs(static_cast<std::size_t>(tile));
-    const std::int64_t first = sequence.lengths.sinks + 64 * tile;
+    const std::int64_t first = sequence.lengths.sinks + tokens * tile;
     job.keys = dense_rows(sequence.keys.data() + first * setup_.kv_heads * format.key_dim,
                           setup_.kv_heads, format.key_dim);
     job.values = dense_rows(sequence.values.data() + first * setup_.kv_heads * format.value_dim,
@@ -374,7 +377,7 @@ void Problem::encode_history(Sequence& sequence, DecodeSequence& record) {
     job.tile = record.history.tile(tile, 0, format.bytes());
     job.head_stride = setup_.tiles_per_page * static_cast<std::int64_t>(format.bytes());
     job.clear_from = setup_.undefined_workspace ? 0 : 64;
-    job.count = static_cast<int>(std::min<std::int64_t>(64, history - 64 * tile));
+    job.count = static_cast<int>(std::min(tokens, history - tokens * tile));
   }
   const Exec exec;
   // Not through TURBOQUANT_ARCH, which is for what the tests test.
@@ -382,7 +385,7 @@ void Problem::encode_history(Sequence& sequence, DecodeSequence& record) {
                arches(format.order).back());
   exec.fence();
   // What has been evicted may have been overwritten by anybody.
-  for (std::int64_t tile = 0; tile < setup_.evicted / 64; ++tile) {
+  for (std::int64_t tile = 0; tile < setup_.evicted / tokens; ++tile) {
     for (int head = 0; head < setup_.kv_heads; ++head) {
       std::memset(record.history.tile(tile, head, format.bytes()), 0xFF, format.bytes());
     }

@@ -132,6 +132,27 @@ TEST_CASE("head dimensions, different for keys and values") {
   }
 }
 
+TEST_CASE("tiles of 16 and 32 tokens, one or more a page") {
+  for (const int tokens : {16, 32}) {
+    for (const int dim : {64, 80, 128}) {
+      for (const KeyCodec codec : {KeyCodec::mse, KeyCodec::inner_product, KeyCodec::float8}) {
+        Setup setup;
+        setup.format = make_format(codec, codec == KeyCodec::float8 ? 8 : 3, dim,
+                                   ValueCodec::grouped, codec == KeyCodec::mse ? 4 : 3, dim, dim);
+        setup.format.tile_tokens = tokens;
+        setup.tiles_per_page = dim == 64 ? 1 : 3;
+        setup.num_queries = 2;
+        setup.sequences = {{2, 150, 9}, {0, 15, 0}, {0, 64, 1}};
+        check_orders(setup);
+        setup.sliding_window = 70;
+        setup.evicted = 2 * tokens;
+        setup.sequences = {{0, 333, 20}};
+        check_orders(setup);
+      }
+    }
+  }
+}
+
 TEST_CASE("ratios, several queries, ragged batches, windows, sinks and masks") {
   for (const int ratio : {1, 3, 4, 5, 8, 16}) {
     Setup setup;

@@ -117,7 +117,7 @@ inline turboquant::TileCodecOptions with_key_means(turboquant::TileCodecOptions 
 inline const std::byte* tile_of(const turboquant::KVStoreView& view,
                                 const turboquant::TileFormat& format, std::int64_t position,
                                 int head) {
-  const std::int64_t tile = (position - view.page_position) / 64;
+  const std::int64_t tile = (position - view.page_position) / format.tile_tokens;
   const std::int64_t in_page = head * view.tiles_per_page + tile % view.tiles_per_page;
   return view.pages[tile / view.tiles_per_page] + std::size_t(in_page) * format.bytes();
 }
@@ -129,7 +129,7 @@ std::vector<std::byte> bytes_of(turboquant::CompressedKVStore<Space>& store) {
   const turboquant::KVStoreView view = store.view(exec);
   const turboquant::TileFormat& format = store.codec().format();
   std::vector<std::byte> bytes;
-  for (std::int64_t p = view.begin; p < view.end; p += 64) {
+  for (std::int64_t p = view.begin; p < view.end; p += format.tile_tokens) {
     for (int head = 0; head < store.kv_heads(); ++head) {
       const std::byte* tile = tile_of(view, format, p, head);
       bytes.insert(bytes.end(), tile, tile + format.bytes());
@@ -143,7 +143,7 @@ template <class T>
 std::vector<std::byte> history_bytes(const turboquant::KVStoreView& view,
                                      const turboquant::TileFormat& format, int kv_heads) {
   std::vector<std::byte> bytes;
-  for (std::int64_t p = view.begin; p < view.end; p += 64) {
+  for (std::int64_t p = view.begin; p < view.end; p += format.tile_tokens) {
     for (int head = 0; head < kv_heads; ++head) {
       const std::byte* tile = tile_of(view, format, p, head);
       bytes.insert(bytes.end(), tile, tile + format.bytes());

@@ -207,9 +207,9 @@ TEST_CASE("clearing slots touches no other slot") {
       std::size_t end;
     };
     const std::size_t tokens = format.tokens();
-    for (const Range range : {Range{0, tokens}, Range{1, tokens}, Range{0, 1}, Range{7, 9},
-                              Range{tokens / 4, tokens / 2 + 3}, Range{tokens - 1, tokens},
-                              Range{5, 5}}) {
+    for (const Range range :
+         {Range{0, tokens}, Range{1, tokens}, Range{0, 1}, Range{7, 9},
+          Range{tokens / 4, tokens / 2 + 3}, Range{tokens - 1, tokens}, Range{5, 5}}) {
       std::vector<std::byte> tile(format.bytes());
       for (std::size_t i = 0; i < tile.size(); ++i) {
         tile[i] = static_cast<std::byte>(rng.bits32(i));
@@ -278,8 +278,8 @@ TEST_CASE("formats outside the domain are refused with field and value") {
   for (const int tokens : {0, 8, 48, 128, -16}) {
     format = {};
     format.tile_tokens = tokens;
-    CHECK(message(format) == "TileFormat: tile_tokens is " + std::to_string(tokens) +
-                                 ", expected 16, 32 or 64");
+    CHECK(message(format) ==
+          "TileFormat: tile_tokens is " + std::to_string(tokens) + ", expected 16, 32 or 64");
   }
   format = {};
   format.tile_tokens = 32;

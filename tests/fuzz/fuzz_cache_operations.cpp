@@ -20,13 +20,16 @@ using Rows = Kokkos::View<float***, Kokkos::LayoutRight, Space>;
 constexpr std::size_t max_sequences = 6;
 constexpr std::int64_t max_tokens = 700;
 
-std::vector<turboquant::LayerOptions> layers(bool compressed) {
+/// @param kind 0 keeps tokens exact, others compress them in pages of 64, 32 and 16
+std::vector<turboquant::LayerOptions> layers(std::size_t kind) {
   turboquant::LayerOptions layer;
   layer.capture.shape = {.kv_heads = 1, .key_dim = 16, .value_dim = 16};
   layer.capture.window_capacity = 70;
-  layer.capture.block_size = 64;
-  if (compressed) {
+  if (kind > 0) {
+    const int page = 128 >> kind;
+    layer.capture.block_size = page;
     layer.codec.emplace();
+    layer.codec->format.tile_tokens = page;
     layer.codec->format.key_dim = 16;
     layer.codec->format.value_dim = 16;
     layer.codec->format.value_group = 16;
@@ -50,7 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const turboquant::KokkosScope kokkos;
   const turboquant::test::OneThread exec;
   FuzzInput input(data, size);
-  Manager manager({.layers = layers(input.below(4) > 0)});
+  Manager manager({.layers = layers(input.below(4))});
   std::map<turboquant::SequenceId, std::int64_t> lengths;
   for (int operation = 0; operation < 40 && !input.empty(); ++operation) {
     const std::size_t memory = manager.memory_use().total();

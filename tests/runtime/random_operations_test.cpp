@@ -237,6 +237,7 @@ struct LayerModel {
   std::int64_t sliding = 0;
   std::int64_t rollback = 8;
   bool compressed = true;
+  int page = 64;  ///< tokens, and those of a tile
 
   /// After an append that made the sequence `n` tokens long.
   [[nodiscard]] std::int64_t end_after(std::int64_t end, std::int64_t n) const {
@@ -248,7 +249,10 @@ struct LayerModel {
   }
 
   [[nodiscard]] LayerOptions options() const {
-    LayerOptions made = layer(shape, compressed ? 3 : 0, 4, window);
+    LayerOptions made = layer(shape, compressed ? 3 : 0, 4, window, page);
+    if (compressed) {
+      made.codec->format.tile_tokens = page;
+    }
     made.capture.sinks = sinks;
     made.capture.sliding_window = sliding;
     made.capture.rollback_tokens = rollback;
@@ -294,9 +298,9 @@ TEST_CASE(
     "random operations with sinks and sliding windows agree with a model that forgets nothing") {
   const std::vector<LayerModel> models{
       {.window = 70, .sinks = 5},
-      {.window = 20, .sinks = 3, .sliding = 90, .rollback = 40},
+      {.window = 20, .sinks = 3, .sliding = 90, .rollback = 40, .page = 16},
       {.window = 128, .sliding = 7, .rollback = 8},
-      {.window = 0, .sinks = 66, .sliding = 64, .rollback = 16},
+      {.window = 0, .sinks = 66, .sliding = 64, .rollback = 16, .page = 32},
       {.sinks = 2, .sliding = 50, .rollback = 10, .compressed = false},
   };
   struct Sequence {

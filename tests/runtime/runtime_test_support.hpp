@@ -124,7 +124,7 @@ HeldTokens read_back(const turboquant::CaptureView<T>& view, const KVShape& shap
   std::vector<float> scratch(2 * row.size());
   for (std::int64_t p = view.history.begin; p < view.history.end; ++p) {
     held.positions.push_back(p);
-    const auto slot = std::size_t(p - view.history.page_position) % 64;
+    const auto slot = std::size_t(p - view.history.page_position) % codec->format().tokens();
     for (int h = 0; h < shape.kv_heads; ++h) {
       const std::byte* tile = cache_test::tile_of(view.history, codec->format(), p, h);
       turboquant::decode_key(codec->tables(), tile, slot, row.data(), scratch.data());

@@ -35,13 +35,22 @@ struct Outcome {
   std::vector<float> output;
 };
 
-/// Prefill, decode, fork, rollback and a shared page, on one space; tiles in host order.
+struct Case {
+  KVShape shape{};
+  bool key_means = false;
+  int tile_tokens = 64;  ///< of a page, too
+};
+
+/// Prefill, decode, fork, rollback and a shared page, on one space; tiles of 64 tokens in host
+/// order, smaller ones in snapshots alone.
 template <class Exec>
-Outcome run(const KVShape& shape, bool key_means) {
+Outcome run(const Case& test) {
+  const KVShape& shape = test.shape;
   using Space = typename Exec::memory_space;
   const Exec exec;
-  LayerOptions options = layer(shape, 3, 4, 100);
-  if (key_means) {
+  LayerOptions options = layer(shape, 3, 4, 100, test.tile_tokens);
+  options.codec->format.tile_tokens = test.tile_tokens;
+  if (test.key_means) {
     options = with_key_means(options);
   }
   options.capture.sinks = 2;
@@ -88,6 +97,9 @@ Outcome run(const KVShape& shape, bool key_means) {
     const auto loaded = manager.load(exec, outcome.snapshots.back());
     CHECK(manager.save(exec, loaded) == outcome.snapshots.back());
     manager.close(loaded);
+    if (test.tile_tokens != 64) {
+      continue;
+    }
     const auto view = manager.view(exec, 0, id);
     std::vector<std::byte*> pages(std::size_t(view.history.num_pages));
     using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
@@ -117,8 +129,8 @@ Outcome run(const KVShape& shape, bool key_means) {
 }
 
 template <class Exec>
-void compare(const char* name, const KVShape& shape, bool key_means, const Outcome& expected) {
-  const Outcome outcome = run<Exec>(shape, key_means);
+void compare(const char* name, const Case& test, const Outcome& expected) {
+  const Outcome outcome = run<Exec>(test);
   CAPTURE(std::string(name));
   CHECK(outcome.tiles == expected.tiles);
   CHECK(outcome.snapshots == expected.snapshots);
@@ -179,13 +191,15 @@ TEST_CASE("every space stores the same codes and computes the same attention") {
   // The second shape is one that matrix units take: a device then stores tiles in mma order.
   for (const KVShape& shape : {KVShape{.kv_heads = 2, .key_dim = 64, .value_dim = 32},
                                KVShape{.kv_heads = 2, .key_dim = 64, .value_dim = 64}}) {
-    for (const bool key_means : {false, true}) {
-      const Outcome expected = run<HostExec>(shape, key_means);
-      compare<Kokkos::DefaultHostExecutionSpace>("default host space", shape, key_means, expected);
+    for (const Case& test : {Case{shape, false, 64}, Case{shape, true, 64}, Case{shape, false, 16},
+                             Case{shape, false, 32}}) {
+      CAPTURE(test.tile_tokens);
+      const Outcome expected = run<HostExec>(test);
+      compare<Kokkos::DefaultHostExecutionSpace>("default host space", test, expected);
       if (std::is_same_v<Kokkos::DefaultExecutionSpace, Kokkos::DefaultHostExecutionSpace>) {
         MESSAGE("accelerator skipped: no device, this Kokkos was built without one");
       } else {
-        compare<Kokkos::DefaultExecutionSpace>("accelerator", shape, key_means, expected);
+        compare<Kokkos::DefaultExecutionSpace>("accelerator", test, expected);
       }
     }
   }

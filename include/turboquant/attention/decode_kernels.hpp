@@ -199,22 +199,37 @@ struct AttendParts {
     return tokens;
   }
 
+  /// The tiles of a step that hold tokens of a range.
+  TURBOQUANT_FUNCTION void find_small_tiles(const DecodeSequence& sequence,
+                                            const TokenRange& tokens, std::int64_t step, int head,
+                                            const std::byte** found) const noexcept {
+    const int small = tables.format.tile_tokens;
+    for (int slot = 0; slot < tile_tokens; slot += small) {
+      const bool seen = slot < tokens.end && slot + small > tokens.first;
+      found[slot / small] = seen ? sequence.history.tile((step * tile_tokens + slot) / small, head,
+                                                         tables.format.bytes())
+                                 : nullptr;
+    }
+  }
+
   TURBOQUANT_FUNCTION void attend_small_tiles(const HistoryTiles& history,
                                               const DecodeSequence& sequence, std::int64_t index,
                                               int split, std::int64_t step,
                                               std::int64_t last) const {
-    const std::int64_t small = tables.format.tile_tokens;
     for (; step < last; ++step) {
       const TokenRange tokens = tokens_from(history, sequence, step * tile_tokens);
       for (int head = 0; head < workspace.layout.kv_heads; ++head) {
         TileArguments in = rows_of_head(index, split, head);
         in.tokens = tokens;
-        for (std::int64_t slot = 0; slot < tile_tokens; slot += small) {
-          const bool seen = slot < tokens.end && slot + small > tokens.first;
-          in.small_tiles[slot / small] =
-              seen ? sequence.history.tile((step * tile_tokens + slot) / small, head,
-                                           tables.format.bytes())
-                   : nullptr;
+        find_small_tiles(sequence, tokens, step, head, in.small_tiles);
+        if (calls.wants_next()) {
+          const bool same_step = head + 1 < workspace.layout.kv_heads;
+          const std::int64_t next = same_step ? step : step + 1;
+          if (next < last) {
+            find_small_tiles(
+                sequence, same_step ? tokens : tokens_from(history, sequence, next * tile_tokens),
+                next, same_step ? head + 1 : 0, in.next_small_tiles);
+          }
         }
         calls.attend(tables, in);
       }

@@ -16,15 +16,12 @@
 
 namespace turboquant {
 
-/// The compressed history of one layer and sequence: whole tiles and a last tile that fills in
-/// place.
-///
+/// The compressed history of one layer and sequence: tiles, of which the last fills in place.
 /// A token is quantised once, when it is appended; the bits of tokens that are there never change,
 /// so any chunking of the same input gives byte-identical tiles. With key means that holds for
 /// appends of whole tiles: the append that begins a tile decides its mean. Forks share memory until
-/// one of them writes (paged: page by page). One thread at a time may change a store; a `view()`
-/// may be read by any number of threads until it does. A store that has been moved from is empty,
-/// as after construction.
+/// one of them writes (paged: page by page). One thread at a time may change a store; any number of
+/// threads may read a `view()` until it does. A store that has been moved from is empty, as new.
 /// @tparam Space a Kokkos memory space
 template <class Space>
 class CompressedKVStore {
@@ -32,8 +29,7 @@ class CompressedKVStore {
   /// @param codec  decides the bytes; shared, not copied
   /// @param ledger counts the memory
   /// @param pool   pages of `page_bytes(...)`, shared with other stores; null makes a pool of its
-  /// own where
-  ///               options.block_size > 0
+  ///               own where options.block_size > 0
   /// @throws Error(invalid_argument) for a block size that is no multiple of a tile's tokens, fewer
   /// than 1 head, or a pool that does not fit
   CompressedKVStore(const TileCodec<Space>& codec, int kv_heads, const KVStoreOptions& options = {},
@@ -66,22 +62,21 @@ class CompressedKVStore {
 
   /// Bytes of one page of a paged store, for its pool.
   /// @throws Error(invalid_argument) for fewer than 1 head or a block size that is no positive
-  ///         multiple of the format's tile_tokens up to 2^30, Error(overflow) for more than 2^63 -
-  ///         1 bytes
+  /// multiple of tile_tokens up to 2^30, Error(overflow) for more than 2^63 - 1 bytes
   [[nodiscard]] static std::size_t page_bytes(const TileFormat& format, int kv_heads,
                                               std::int64_t block_size) {
+    require_supported(format);
     require(kv_heads >= 1, ErrorCode::invalid_argument,
             "CompressedKVStore::page_bytes: kv_heads is ", kv_heads, ", expected 1 or more");
-    require_supported(format);
-    require(block_size > 0 && block_size % format.tile_tokens == 0 &&
-                block_size <= std::int64_t{1} << 30U,
+    require(block_size > 0 && block_size <= std::int64_t{1} << 30U &&
+                block_size % format.tile_tokens == 0,
             ErrorCode::invalid_argument, "CompressedKVStore::page_bytes: block_size is ",
             block_size, ", expected a positive multiple of tile_tokens = ", format.tile_tokens,
             " up to 2^30");
     const ErrorContext context("CompressedKVStore::page_bytes: ");
-    return static_cast<std::size_t>(
-        checked_mul(checked_mul(static_cast<std::int64_t>(format.bytes()), kv_heads),
-                    block_size / format.tile_tokens));
+    const auto bytes = static_cast<std::int64_t>(format.bytes());
+    const std::int64_t tiles = checked_mul(kv_heads, block_size / format.tile_tokens);
+    return static_cast<std::size_t>(checked_mul(bytes, tiles));
   }
 
   /// A store of the same tokens that shares all memory. O(pages).
@@ -187,9 +182,8 @@ class CompressedKVStore {
   /// tokens, slots without a token zero. Waits for `exec`. O(bytes).
   template <class Exec>
   [[nodiscard]] std::vector<std::byte> copy_out(const Exec& exec) const {
-    const auto address = [&](std::int64_t t) { return tiles_.address(t); };
     return detail::copy_tiles_out<Space>(exec, codec_.format(), kv_heads_, run_of(begin_, end_),
-                                         address);
+                                         [&](std::int64_t t) { return tiles_.address(t); });
   }
   /// Fills an empty store with the tokens [begin, end), from tiles as `copy_out` gives them.
   /// @throws Error(capacity); the store is unchanged then. Waits for `exec`. O(bytes).
@@ -198,8 +192,8 @@ class CompressedKVStore {
               std::vector<std::byte> tiles) {
     const detail::TileRun run = run_of(begin, end);
     Plan plan{tiles_.prepare(slot_tile(begin), slot_tile_end(end)), 0, begin, end};
-    const auto address = [&](std::int64_t t) { return tiles_.address(plan.tiles, t); };
-    detail::copy_tiles_in<Space>(exec, codec_.format(), kv_heads_, run, std::move(tiles), address);
+    detail::copy_tiles_in<Space>(exec, codec_.format(), kv_heads_, run, std::move(tiles),
+                                 [&](std::int64_t t) { return tiles_.address(plan.tiles, t); });
     commit(std::move(plan));
   }
 
@@ -308,11 +302,11 @@ class CompressedKVStore {
                   KVShape{kv_heads, codec.format().key_dim, codec.format().value_dim});
     require(ledger != nullptr, ErrorCode::invalid_argument,
             "CompressedKVStore: ledger is null, expected a MemoryLedger");
-    const int tile_tokens = codec.format().tile_tokens;
-    require(options.block_size >= 0 && options.block_size % tile_tokens == 0 &&
-                options.block_size <= std::int64_t{1} << 30U,
+    const int each = codec.format().tile_tokens;
+    require(options.block_size >= 0 && options.block_size <= std::int64_t{1} << 30U &&
+                options.block_size % each == 0,
             ErrorCode::invalid_argument, "CompressedKVStore: block_size is ", options.block_size,
-            ", expected 0 (flat) or a multiple of tile_tokens = ", tile_tokens, " up to 2^30");
+            ", expected 0 (flat) or a multiple of tile_tokens = ", each, " up to 2^30");
     require(options.first_position >= 0 && options.first_position <= std::int64_t{1} << 40U,
             ErrorCode::invalid_argument, "CompressedKVStore: first_position is ",
             options.first_position, ", expected 0 to 2^40");
@@ -344,7 +338,7 @@ class CompressedKVStore {
     return (position - options_.first_position) / tile();
   }
   [[nodiscard]] std::int64_t slot_tile_end(std::int64_t end) const noexcept {
-    return (end - options_.first_position + tile() - 1) / tile();
+    return slot_tile(end + tile() - 1);
   }
   /// Where a paged store begins when it ends at `end` and needs nothing before `keep`: at the start
   /// of a page, the last one at the latest, so that the result depends on both positions alone.

@@ -73,6 +73,7 @@ struct TileArguments {
   /// Where tiles are smaller: `tile` is null, and these are the tiles of the 64 tokens in order;
   /// null where no query sees any of its tokens.
   const std::byte* small_tiles[4] = {};
+  const std::byte* next_small_tiles[4] = {};  ///< those of the 64 tokens that follow
   const std::byte* next =
       nullptr;  ///< the tile that follows, for processors that profit from an early load; or null
   const std::byte* query = nullptr;  ///< what `prepare` wrote

@@ -7,6 +7,7 @@
 #include <turboquant/device/tile_order.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 namespace turboquant {
@@ -308,6 +309,15 @@ constexpr void require_supported(const TileFormat& format) {
         ErrorCode::unsupported, "TileFormat: ", name, " is ", dim,
         ", expected a multiple of 16 in mma order");
   }
+}
+
+/// The largest `tile_tokens` of which pages of `block_size` tokens hold whole numbers: larger tiles
+/// are encoded and read faster.
+/// @throws Error(unsupported) for a block size that is no positive multiple of 16
+[[nodiscard]] constexpr int largest_tile(std::int64_t block_size) {
+  require(block_size > 0 && block_size % 16 == 0, ErrorCode::unsupported,
+          "largest_tile: block_size is ", block_size, ", expected a positive multiple of 16");
+  return block_size % 64 == 0 ? 64 : (block_size % 32 == 0 ? 32 : 16);
 }
 
 /// Whether tiles of both formats hold the same codes and numbers, in whatever order and in tiles of

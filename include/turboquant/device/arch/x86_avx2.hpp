@@ -5,7 +5,7 @@
 #include <turboquant/device/arch/x86_avx2_encode.hpp>
 #include <turboquant/device/arch/x86_avx2_scores.hpp>
 #include <turboquant/device/arch/x86_avx2_values.hpp>
-#include <turboquant/device/join_tiles.hpp>
+#include <turboquant/device/arch/x86_join_tiles.hpp>
 #include <turboquant/device/tile_attention.hpp>
 
 #include <cstddef>

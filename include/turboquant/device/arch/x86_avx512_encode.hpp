@@ -294,7 +294,8 @@ struct EncodeSteps : PortableEncodeSteps<16> {
   }
   static bool grouped_rows(const TileFormat& format, const RowView& rows, int head,
                            std::size_t first, LaneSlots slots, unsigned char* tile) noexcept {
-    if (slots.count != 16 || format.value_group % 16 != 0) {
+    if (slots.count != 16 || format.value_group % 16 != 0 ||
+        host_order::has_value_planes(static_cast<unsigned>(format.value_bits), format.tokens())) {
       return false;
     }
     encode_grouped_16(format, rows, head, first, slots.slot, tile);

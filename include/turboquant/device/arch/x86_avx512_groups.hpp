@@ -146,7 +146,7 @@ TURBOQUANT_AVX512_INLINE void merge_planar(unsigned char* words, std::size_t str
 }
 
 /// Min-max groups of 16 tokens, one dimension per lane: `group_lanes` and `store_value_codes`.
-/// @param format value groups of a multiple of 16 dimensions, host order
+/// @param format value groups of a multiple of 16 dimensions, host order, no planes
 /// @param first  row of the first token
 /// @param slot   of the first token, a multiple of 16; the bits of the slots are zero
 TURBOQUANT_AVX512 inline void encode_grouped_16(const TileFormat& format, const RowView& rows,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <turboquant/device/arch/x86_target.hpp>
 #include <turboquant/device/attention_operations.hpp>
 #include <turboquant/device/tile_words.hpp>
 
@@ -10,6 +11,8 @@
 /// @file
 /// Tiles of 16 or 32 tokens put together to one of 64, in host order: rows side by side. Vector
 /// units then take pages of any size by the same kernels, which give the same bits.
+
+#if TURBOQUANT_X86
 
 namespace turboquant::detail {
 
@@ -130,6 +133,11 @@ void attend_joined(const TileTables& tables, const TileArguments& in) noexcept {
   } else {
     join_tiles<32>(tables.format, in.small_tiles, joined.format, tile);
   }
+  for (const std::byte* next : in.next_small_tiles) {
+    if (next != nullptr) {
+      prefetch_bytes(reinterpret_cast<const unsigned char*>(next), tables.format.bytes());
+    }
+  }
   TileArguments whole = in;
   whole.tile = reinterpret_cast<const std::byte*>(tile);
   whole.next = nullptr;
@@ -137,3 +145,5 @@ void attend_joined(const TileTables& tables, const TileArguments& in) noexcept {
 }
 
 }  // namespace turboquant::detail
+
+#endif
