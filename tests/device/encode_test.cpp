@@ -240,7 +240,8 @@ TEST_CASE("any chunking, execution space and instruction set gives the same byte
         test::hard_rows(rows, static_cast<std::size_t>(format.value_dim), 3);
     const Tiles expected =
         encode(test::OneThread(), codec, heads, keys, values, 64, HostArch::portable);
-    for (const int chunk : {1, 3, 8, 17, 50}) {
+    const bool small = format.tile_tokens < 64;
+    for (const int chunk : small ? std::vector{3, 17} : std::vector{1, 3, 8, 17, 50}) {
       CHECK(encode(Exec(), codec, heads, keys, values, chunk, HostArch::portable).memory ==
             expected.memory);
     }
