@@ -485,6 +485,17 @@ TEST_CASE("golden tile: the bytes of version 1 do not change") {
                                  120)) == 3871560171549201875U);
   CHECK(fingerprint(make_options(KeyCodec::float8, 8, 192, ValueCodec::codebook, 4, 128, 128)) ==
         1714806879239962167U);
+  const auto smaller = [](TileCodecOptions options, int tokens, TileOrder order) {
+    options.format.tile_tokens = tokens;
+    options.format.order = order;
+    return options;
+  };
+  const auto default_format = make_options(KeyCodec::mse, 3, 128, ValueCodec::grouped, 4, 128, 128);
+  const auto planes = make_options(KeyCodec::mse, 2, 80, ValueCodec::codebook, 3, 80, 80);
+  CHECK(fingerprint(smaller(default_format, 32, TileOrder::host)) == 4762188618607633093U);
+  CHECK(fingerprint(smaller(default_format, 16, TileOrder::mma)) == 2663044559689315267U);
+  CHECK(fingerprint(smaller(planes, 16, TileOrder::host)) == 7351654539817385374U);
+  CHECK(fingerprint(smaller(planes, 16, TileOrder::mma)) == 17180428790998590426U);
 }
 
 TEST_CASE("value codes next to every border are those of a division") {
