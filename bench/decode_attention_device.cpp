@@ -1,8 +1,10 @@
 // Decode attention over compressed tiles on an accelerator.
 //
 //     decode_attention_device [--json FILE] [--only SUBSTRING] [--quick] [--host-order]
+//                             [--small-tiles]
 //
-// Tiles are in mma order, or with `--host-order` in host order, which dot products read.
+// Tiles are in mma order, or with `--host-order` in host order, which dot products read. With
+// `--small-tiles`, every shape is timed with pages of 64, 32 and 16 tokens, one after another.
 // Every shape is timed in two ways: replays of a CUDA graph (kernels back to back) and events
 // around ordinary launches. A number is the median of 7 rounds, in microseconds a step.
 
@@ -25,6 +27,14 @@ const std::vector<DecodeShape> shapes = {
     {64, 32, 8, 128, 2048},       {1, 24, 4, 256, 131072},         {8, 64, 8, 128, 32768},
     {16, 8, 8, 128, 16384},       {8, 32, 8, 128, 32768, 3, 2},    {8, 32, 8, 128, 32768, 4, 4},
     {8, 32, 8, 128, 32768, 2, 2}, {8, 32, 8, 128, 32768, 3, 4, 4},
+};
+
+struct Options {
+  const char* json = nullptr;
+  std::string only;
+  bool quick = false;
+  TileOrder order = TileOrder::mma;
+  std::vector<int> tile_tokens{64};
 };
 
 #if TURBOQUANT_CUDA
@@ -62,25 +72,29 @@ Timing time_shape(const DecodeShape& shape, cudaStream_t stream, TileOrder order
   return timing;
 }
 
-int run_all(const char* json, const std::string& only, TileOrder order, bool quick) {
+int run_all(const Options& options) {
   return turboquant_bench::run_on_device(
-      json, 0, [&](cudaStream_t stream, turboquant_bench::StepRecord& record) {
+      options.json, 0, [&](cudaStream_t stream, turboquant_bench::StepRecord& record) {
         std::printf("%-36s %10s %10s %8s\n", "shape", "graph us", "plain us", "GB/s");
-        for (const DecodeShape& shape : shapes) {
-          const std::string name = shape.name();
-          if (name.find(only) == std::string::npos) {
-            continue;
+        for (DecodeShape shape : shapes) {
+          for (const int tokens : options.tile_tokens) {
+            shape.tile_tokens = tokens;
+            const std::string name = shape.name();
+            if (name.find(options.only) == std::string::npos) {
+              continue;
+            }
+            const Timing timing = time_shape(shape, stream, options.order, options.quick);
+            const double rate = timing.bytes / timing.graph_us * 1e-3;
+            std::printf("%-36s %10.2f %10.2f %8.0f\n", name.c_str(), timing.graph_us,
+                        timing.plain_us, rate);
+            if (std::getenv("PLANS") != nullptr) {
+              std::printf("  %s\n", timing.plan.c_str());
+            }
+            record.add(
+                name,
+                "\"graph_us\": %.3f, \"plain_us\": %.3f, \"gb_per_s\": %.1f, \"plan\": \"%s\"",
+                timing.graph_us, timing.plain_us, rate, timing.plan.c_str());
           }
-          const Timing timing = time_shape(shape, stream, order, quick);
-          const double rate = timing.bytes / timing.graph_us * 1e-3;
-          std::printf("%-36s %10.2f %10.2f %8.0f\n", name.c_str(), timing.graph_us, timing.plain_us,
-                      rate);
-          if (std::getenv("PLANS") != nullptr) {
-            std::printf("  %s\n", timing.plan.c_str());
-          }
-          record.add(name,
-                     "\"graph_us\": %.3f, \"plain_us\": %.3f, \"gb_per_s\": %.1f, \"plan\": \"%s\"",
-                     timing.graph_us, timing.plain_us, rate, timing.plan.c_str());
         }
         return true;
       });
@@ -88,7 +102,7 @@ int run_all(const char* json, const std::string& only, TileOrder order, bool qui
 
 #else
 
-int run_all(const char*, const std::string&, TileOrder, bool) {
+int run_all(const Options&) {
   static_cast<void>(shapes);
   std::puts("skipped: no device (this Kokkos was built without CUDA)");
   return 0;
@@ -99,25 +113,24 @@ int run_all(const char*, const std::string&, TileOrder, bool) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const char* json = nullptr;
-  std::string only;
-  bool quick = false;
-  TileOrder order = TileOrder::mma;
+  Options options;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
-      json = argv[++i];
+      options.json = argv[++i];
     } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
-      only = argv[++i];
+      options.only = argv[++i];
     } else if (std::strcmp(argv[i], "--quick") == 0) {
-      quick = true;
+      options.quick = true;
     } else if (std::strcmp(argv[i], "--host-order") == 0) {
-      order = TileOrder::host;
+      options.order = TileOrder::host;
+    } else if (std::strcmp(argv[i], "--small-tiles") == 0) {
+      options.tile_tokens = {64, 32, 16};
     } else {
       std::fprintf(stderr,
                    "usage: decode_attention_device [--json FILE] [--only PART] [--quick] "
-                   "[--host-order]\n");
+                   "[--host-order] [--small-tiles]\n");
       return 2;
     }
   }
-  return run_all(json, only, order, quick);
+  return run_all(options);
 }

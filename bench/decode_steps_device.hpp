@@ -28,13 +28,14 @@ struct DecodeShape {
   int key_bits = 3;
   int value_bits = 4;
   int groups = 1;
+  int tile_tokens = 64;  ///< a page is one tile of every kv head
 
   [[nodiscard]] std::string name() const {
     char text[128];
     std::snprintf(text, sizeof(text), "k%dv%d%s/b%d/hq%d/hk%d/d%d/n%lld", key_bits, value_bits,
                   groups > 1 ? "g32" : "", sequences, query_heads, kv_heads, dim,
                   static_cast<long long>(tokens));
-    return text;
+    return tile_tokens == 64 ? text : text + ("/t" + std::to_string(tile_tokens));
   }
 };
 
@@ -73,7 +74,7 @@ struct FillTiles {
       std::memcpy(tile + i, &word, 4);
     }
     const auto top = static_cast<float>((1 << format.value_bits) - 1);
-    for (std::size_t token = 0; token < turboquant::TileFormat::max_tokens; ++token) {
+    for (std::size_t token = 0; token < format.tokens(); ++token) {
       const std::uint64_t seed = static_cast<std::uint64_t>(item) * 4096 + token * 64;
       half(format.key_scale_byte(token), tile, 0.6F + 0.8F * uniform(seed));
       for (std::size_t group = 0; group < format.value_groups(); ++group) {
@@ -87,8 +88,8 @@ struct FillTiles {
 };
 
 /// As many caches as hold 400 MB, so that steps which take them in turn find nothing in the L2;
-/// codes are random bits, scales and zero points random numbers of a usual size; pages of 64 tokens
-/// lie in random order.
+/// codes are random bits, scales and zero points random numbers of a usual size; pages of one tile
+/// of every kv head lie in random order.
 class DecodeSteps {
  public:
   using Device = Kokkos::Cuda;
@@ -157,6 +158,7 @@ class DecodeSteps {
     options.format.value_dim = shape.dim;
     options.format.value_group = shape.dim / shape.groups;
     options.format.order = order;
+    options.format.tile_tokens = shape.tile_tokens;
     return turboquant::TileCodec<Space>(options);
   }
   static turboquant::DecodeProblem make_problem(const DecodeShape& shape) {
@@ -171,7 +173,7 @@ class DecodeSteps {
   void make_caches(const DecodeShape& shape) {
     const turboquant::TileFormat& format = plan_.codec().format();
     const auto page = static_cast<std::int64_t>(format.bytes()) * shape.kv_heads;
-    const std::int64_t own = shape.tokens / 64;
+    const std::int64_t own = shape.tokens / shape.tile_tokens;
     const std::int64_t pages = own * shape.sequences;
     bytes_ = static_cast<double>(page) * static_cast<double>(pages);
     copies_ = std::max<std::int64_t>(2, (std::int64_t{400} << 20U) / (page * pages) + 1);

@@ -92,7 +92,8 @@ std::vector<Way> ways() {
 }
 
 /// In every way; runs twice, and the second run must give the same bits.
-Errors check(const Setup& setup, DecodeOptions options = {}) {
+/// @param bound on the error of outputs and sums
+Errors check(const Setup& setup, DecodeOptions options = {}, double bound = 1e-3) {
   CAPTURE(setup.format.key_dim);
   CAPTURE(setup.format.key_bits);
   CAPTURE(setup.format.value_bits);
@@ -115,14 +116,43 @@ Errors check(const Setup& setup, DecodeOptions options = {}) {
     const Result again = there.run(exec, options);
     const Errors errors{output_error(first.output, expected),
                         largest_difference(first.lse, expected.lse)};
-    CHECK(errors.output <= 1e-3);
-    CHECK(errors.lse <= 1e-3);
+    CHECK(errors.output <= bound);
+    CHECK(errors.lse <= bound);
     CHECK(first.output == again.output);
     CHECK(first.lse == again.lse);
     worst.output = std::max(worst.output, errors.output);
     worst.lse = std::max(worst.lse, errors.lse);
   }
   return worst;
+}
+
+/// In tiles of 64 tokens as well, whose bits smaller ones must give in every way: steps take the
+/// same tokens and the same codes, wherever they lie.
+void check_small(Setup setup, DecodeOptions options = {}) {
+  CAPTURE(setup.format.tile_tokens);
+  CAPTURE(setup.tiles_per_page);
+  CAPTURE(setup.sliding_window);
+  CAPTURE(setup.evicted);
+  CAPTURE(setup.sequences.front().history);
+  // Where a handful of tokens are left, roundings do not average out.
+  check(setup, options, 2e-3);
+  const Device exec;
+  const Problem small_problem(setup);
+  const SpaceProblem<Device> small(small_problem);
+  setup.format.tile_tokens = 64;
+  const Problem whole_problem(setup);
+  const SpaceProblem<Device> whole(whole_problem);
+  for (const Way& way : ways()) {
+    options.device = way.device;
+    options.ring_teams = way.teams;
+    options.cluster = way.cluster;
+    const std::string plan = plan_decode(exec, small.codec(), small.shape(), options).describe();
+    CAPTURE(plan);
+    const Result result = small.run(exec, options);
+    const Result expected = whole.run(exec, options);
+    CHECK(result.output == expected.output);
+    CHECK(result.lse == expected.lse);
+  }
 }
 
 }  // namespace
@@ -254,6 +284,89 @@ TEST_CASE("lengths around the borders of steps and tiles, any number of parts, a
   }
 }
 
+TEST_CASE("small tiles: every format") {
+  if (!available()) {
+    return;
+  }
+  for (const int tokens : {16, 32}) {
+    const auto check_format = [&](int key_bits, int value_bits, int dim, int group) {
+      for (const int ratio : {4, 7}) {
+        Setup setup;
+        setup.format = make_format(key_bits, value_bits, dim, group);
+        setup.format.tile_tokens = tokens;
+        setup.ratio = ratio;
+        setup.sequences = {{0, 700, 0}, {0, 64, 0}, {0, 23, 0}};
+        setup.tiles_per_page = ratio == 4 ? 1 : 3;
+        check_small(setup);
+      }
+    };
+    for (const int dim : {64, 128, 256}) {
+      check_format(3, 4, dim, dim);
+    }
+    check_format(3, 4, 128, 32);
+    check_format(3, 2, 128, 128);
+    check_format(4, 4, 128, 128);
+    check_format(2, 2, 128, 128);
+  }
+}
+
+TEST_CASE("small tiles: lengths that end in every tile of a step, windows, pages that are gone") {
+  if (!available()) {
+    return;
+  }
+  for (const int tokens : {16, 32}) {
+    for (const std::int64_t history : {1, 15, 16, 17, 32, 33, 48, 49, 63, 65, 100, 129, 530}) {
+      for (const int splits : {0, 3}) {
+        const int dims[] = {128, 256, 64};
+        const int dim = dims[(history + splits) % 3];
+        Setup setup;
+        setup.format = make_format(3, 4, dim, dim == 128 && history % 2 == 0 ? 32 : dim);
+        setup.format.tile_tokens = tokens;
+        setup.kv_heads = 1;
+        setup.ratio = splits == 0 ? 4 : 6;
+        setup.sequences = {{0, history, 3}};
+        setup.tiles_per_page = 1 + history % 3;
+        DecodeOptions options;
+        options.num_splits = splits;
+        check_small(setup, options);
+        setup.num_queries = 2;
+        for (const std::int64_t window : {5, 20, 70}) {
+          setup.sliding_window = window;
+          check_small(setup, options);
+        }
+        setup.sliding_window = 0;
+        for (const std::int64_t evicted : {history / 3, history - 1}) {
+          setup.evicted = evicted;
+          check_small(setup, options);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("small tiles: ragged batches with exact rows, more steps than a ring and a warp hold") {
+  if (!available()) {
+    return;
+  }
+  for (const int tokens : {16, 32}) {
+    for (const int ratio : {1, 4, 8}) {
+      Setup setup;
+      setup.format = make_format(3, 4, 128, 128);
+      setup.format.tile_tokens = tokens;
+      setup.ratio = ratio;
+      setup.num_queries = 1 + ratio % 3;
+      setup.tiles_per_page = ratio;
+      setup.sequences = {{0, 0, 5},  {3, 500, 17}, {0, 1, 0},     {0, 0, 0},
+                         {1, 37, 0}, {0, 6025, 9}, {2, 2049, 128}};
+      check_small(setup);
+      setup.sliding_window = 300;
+      setup.learned_sinks = true;
+      setup.look_back = 30;
+      check_small(setup);
+    }
+  }
+}
+
 TEST_CASE("values far from one, and far from each other") {
   if (!available()) {
     return;
@@ -380,6 +493,21 @@ TEST_CASE("plans say which operations run and why") {
   contains(plan(make_format(3, 4, 128, 64), DeviceArch::automatic), "value groups are neither");
   contains(plan(make_format(2, 4, 128, 128), DeviceArch::automatic), "bits of keys and values");
   contains(plan(make_format(4, 4, 128, 32), DeviceArch::automatic), "with bits other than 3/4");
+  const auto in_tiles_of = [](int tokens, TileFormat small) {
+    small.tile_tokens = tokens;
+    return small;
+  };
+  for (const int tokens : {16, 32}) {
+    CAPTURE(tokens);
+    contains(plan(in_tiles_of(tokens, good), DeviceArch::automatic),
+             "matrix units (15-bit queries, fp16 weights)");
+    contains(plan(in_tiles_of(tokens, make_format(3, 4, 96, 96)), DeviceArch::automatic),
+             "(no matrix units: with tiles of 16 or 32 tokens only 64, 128 or 256 dimensions");
+    contains(plan(in_tiles_of(tokens, make_format(3, 4, 64, 32)), DeviceArch::automatic),
+             "(no matrix units: with tiles of 16 or 32 tokens value groups of 32");
+    contains(plan(in_tiles_of(tokens, make_format(4, 4, 256, 256)), DeviceArch::matrix_units),
+             "asked for, but with bits other than 3/4");
+  }
 }
 
 #if defined(KOKKOS_ENABLE_CUDA)

@@ -8,7 +8,9 @@
 
 #include <turboquant/attention/decode.hpp>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 namespace decode_fixture {
@@ -140,15 +142,25 @@ class SpaceProblem {
   }
 
   DecodeSequence move(const Problem& problem, const Sequence& sequence, DecodeSequence record) {
-    std::vector<PageAddress> addresses;
-    for (const auto& page : sequence.page_memory) {
-      pages_.push_back(test::to_space<Space>(page.data(), page.size()));
-      addresses.push_back({pages_.back().data()});
+    const Setup& setup = problem.setup();
+    std::int64_t seen = record.history_begin;
+    if (setup.sliding_window > 0) {
+      seen = std::max(seen, record.query_position + 1 - setup.sliding_window);
     }
+    std::vector<PageAddress> addresses;
+    std::int64_t end = record.page_position;
+    for (const auto& page : sequence.page_memory) {
+      end += setup.tiles_per_page * setup.format.tile_tokens;
+      pages_.push_back(test::to_space<Space>(page.data(), page.size()));
+      // A page that no query sees is gone.
+      addresses.push_back({end <= seen ? nullptr : pages_.back().data()});
+    }
+    // Nor is there one behind the table.
+    addresses.push_back({nullptr});
     tables_.push_back(test::to_space<Space>(addresses.data(), addresses.size()));
     record.history.pages = reinterpret_cast<std::byte* const*>(tables_.back().data());
     const TileFormat& format = codec_.format();
-    const int heads = problem.setup().kv_heads;
+    const int heads = setup.kv_heads;
     const auto keys = copy(sequence.keys);
     const auto values = copy(sequence.values);
     record.sink_keys = dense_rows(keys.data(), heads, format.key_dim);

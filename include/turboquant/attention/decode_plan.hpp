@@ -123,8 +123,9 @@ class DecodePlan {
          << " queries, " << problem_.query_heads << " query / " << problem_.kv_heads
          << " kv heads, " << format.key_dim << "/" << format.value_dim << " dims, "
          << format.key_bits << "-bit keys, " << format.value_bits << "-bit values, "
-         << to_string(format.order) << " order, " << operations_name_ << ", " << layout_.num_splits
-         << " splits, " << layout_.bytes << " B workspace";
+         << to_string(format.order) << " order, tiles of " << format.tile_tokens << " tokens, "
+         << operations_name_ << ", " << layout_.num_splits << " splits, " << layout_.bytes
+         << " B workspace";
     return text.str();
   }
 

@@ -16,24 +16,37 @@ inline constexpr int team_warps = 4;
 inline constexpr int teams_per_unit = 2;
 
 /// A tile format known at compile time and what follows from it for one warp.
-/// @tparam SubTiles sub-tiles of a step; 0: as many as registers hold beside the next step's loads
-template <int KeyBits, int ValueBits, int Dim, int Group, int SubTiles = 0>
+/// @tparam TileTokens 16, 32 or 64
+/// @tparam StepTokens of a step of a warp; 0: as many as registers hold beside the next step's
+/// loads
+template <int KeyBits, int ValueBits, int Dim, int Group, int TileTokens = 64, int StepTokens = 0>
 struct MmaShape {
-  template <int Count>
-  using with_sub_tiles = MmaShape<KeyBits, ValueBits, Dim, Group, Count>;
+  template <int Tokens>
+  using with_steps_of = MmaShape<KeyBits, ValueBits, Dim, Group, TileTokens, Tokens>;
 
-  static constexpr TileFormat format{KeyCodec::mse, KeyBits, Dim,   ValueCodec::grouped,
-                                     ValueBits,     Dim,     Group, TileOrder::mma};
+  static constexpr TileFormat format{KeyCodec::mse,     KeyBits,   Dim,   ValueCodec::grouped,
+                                     ValueBits,         Dim,       Group, TileOrder::mma,
+                                     KeyCentring::none, TileTokens};
   static constexpr int key_bits = KeyBits;
   static constexpr int value_bits = ValueBits;
   static constexpr int dim = Dim;
   static constexpr int groups = Dim / Group;
+  static constexpr int tile_tokens = TileTokens;
   static constexpr int sub_tokens = static_cast<int>(format.sub_tile_tokens());
+  static constexpr int sub_bytes = static_cast<int>(format.sub_tile_bytes());
+  /// Tokens of a sub-tile of tiles of 64: steps do not depend on the size of tiles.
+  static constexpr int most_sub_tokens = static_cast<int>(mma_order::sub_tile_tokens(Dim, Dim));
+  static constexpr int most_step_tokens = most_sub_tokens < 64 ? 2 * most_sub_tokens : 64;
+  static constexpr int step_tokens = StepTokens > 0 ? StepTokens
+                                     : groups == 1  ? most_step_tokens
+                                                    : most_sub_tokens;
+  static constexpr int steps_per_64 = 64 / step_tokens;
+  /// Tiles of a step; where a tile is more than a step, 1 and the steps of a tile.
+  static constexpr int step_tiles = step_tokens > TileTokens ? step_tokens / TileTokens : 1;
+  static constexpr int tile_steps = step_tokens < TileTokens ? TileTokens / step_tokens : 1;
   /// Sub-tiles that a warp takes in one step.
-  static constexpr int sub_tiles = SubTiles > 0 ? SubTiles : sub_tokens < 64 && groups == 1 ? 2 : 1;
-  static constexpr int step_tokens = sub_tokens * sub_tiles;
-  static constexpr int steps_per_tile = static_cast<int>(TileFormat::max_tokens) / step_tokens;
-  static constexpr int step_bytes = static_cast<int>(format.sub_tile_bytes()) * sub_tiles;
+  static constexpr int sub_tiles = step_tokens / sub_tokens;
+  static constexpr int step_bytes = sub_bytes * sub_tiles;
   static constexpr int sub_blocks = sub_tokens / 8;
   static constexpr int blocks = step_tokens / 8;
   static constexpr int key_steps = Dim / 32;    ///< products of 32 dimensions
@@ -111,16 +124,15 @@ struct KeyRegisters {
   Word words[Shape::sub_tiles][Shape::key_words];
   Word scales[Shape::blocks / 2];  ///< two fp16: tokens r of an even block of 8 and of the next
 
-  template <class Address>
-  KOKKOS_FORCEINLINE_FUNCTION void load(Address step, int lane) {
-    constexpr auto bytes = static_cast<int>(Shape::format.sub_tile_bytes());
+  /// @param sub_tile `sub_tile(i, byte)` is an address in sub-tile i of the step
+  template <class SubTile>
+  KOKKOS_FORCEINLINE_FUNCTION void load(const SubTile& sub_tile, int lane) {
     constexpr auto scales_at = static_cast<int>(Shape::format.key_scales_offset());
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int i = 0; i < Shape::sub_tiles; ++i) {
-      load_section(step + i * bytes, lane, words[i]);
-      load_row<Shape::sub_blocks / 2>(
-          step + (i * bytes + scales_at + lane / 4 * Shape::sub_blocks * 2),
-          scales + i * Shape::sub_blocks / 2);
+      load_section(sub_tile(i, 0), lane, words[i]);
+      load_row<Shape::sub_blocks / 2>(sub_tile(i, scales_at + lane / 4 * Shape::sub_blocks * 2),
+                                      scales + i * Shape::sub_blocks / 2);
     }
   }
 };
@@ -133,15 +145,15 @@ struct ValueRegisters {
   Word scales[Shape::groups][Shape::blocks];
   Word zeros[Shape::groups][Shape::blocks];
 
-  template <class Address>
-  KOKKOS_FORCEINLINE_FUNCTION void load(Address step, int lane) {
-    constexpr auto bytes = static_cast<int>(Shape::format.sub_tile_bytes());
+  /// @param sub_tile `sub_tile(i, byte)` is an address in sub-tile i of the step
+  template <class SubTile>
+  KOKKOS_FORCEINLINE_FUNCTION void load(const SubTile& sub_tile, int lane) {
     constexpr auto scales_at = static_cast<int>(Shape::format.value_scales_offset());
     constexpr auto zeros_at = static_cast<int>(Shape::format.value_zeros_offset());
     constexpr auto codes_at = static_cast<int>(Shape::format.value_codes_offset());
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int i = 0; i < Shape::sub_tiles; ++i) {
-      const Address at = step + i * bytes;
+      const auto at = sub_tile(i, 0);
       load_section(at + codes_at, lane, words[i]);
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int group = 0; group < Shape::groups; ++group) {

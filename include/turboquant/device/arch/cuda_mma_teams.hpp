@@ -82,6 +82,7 @@ struct CopyingTeam {
     return static_cast<int>(std::size_t{228} * 1024 / (scratch_bytes(count) + 1024));
   }
   static_assert(fitting_teams(Warps) >= 1);
+  static_assert(stages * Warps <= 32);
   // A warp leaves its results where its ring was.
   static_assert(std::size_t{Source::ring_bytes} >= WarpRows<Shape::dim>::bytes);
 
@@ -109,13 +110,15 @@ struct CopyingTeam {
   KOKKOS_FORCEINLINE_FUNCTION static void start(const Context& context, const TileWalk& walk,
                                                 const WarpSteps& steps, Source& source) {
     if (asks_first(context)) {
-      for (int i = context.lane; i < context.warps * stages; i += 32) {
-        const int warp = i / stages;
+      constexpr int pieces = Shape::step_tiles;
+      for (int i = context.lane; i < context.warps * stages * pieces; i += 32) {
+        const int place = filled_in_turn(i / pieces, context.warps);
+        const int warp = place / stages;
         const WarpSteps its = WarpSteps::of<Shape>(walk, context, warp);
-        if (i % stages < its.count) {
-          start_copy(shared_address(memory(context, warp) + i % stages * Shape::step_bytes),
-                     walk.template step<Shape>(its.number(i % stages)), Shape::step_bytes,
-                     shared_address(barriers(context, 0) + 8 * i));
+        if (place % stages < its.count) {
+          Source::copy(shared_address(memory(context, warp) + place % stages * Shape::step_bytes),
+                       walk.template step<Shape>(its.number(place % stages), i % pieces),
+                       i % pieces, shared_address(barriers(context, 0) + 8 * place));
         }
       }
     }
@@ -133,6 +136,15 @@ struct CopyingTeam {
   }
 
  private:
+  /// Number of the place that is filled as number `i`, among those of all warps' rings. Where lanes
+  /// fill several, one after another, the first steps of all warps come first.
+  KOKKOS_FORCEINLINE_FUNCTION static int filled_in_turn(int i, int count) {
+    if constexpr (Shape::step_tiles > 1) {
+      return i % count * stages + i / count;
+    } else {
+      return i;
+    }
+  }
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION static std::byte* barriers(const Context& context, int warp) {
     return context.scratch + barriers_at + static_cast<std::size_t>(warp) * 8 * stages;
@@ -146,7 +158,7 @@ struct CopyingTeam {
 /// The team that rings are for: steps of up to 64 tokens.
 template <class Shape, int Sets>
 using RingTeam =
-    CopyingTeam<typename Shape::template with_sub_tiles<(Shape::sub_tokens < 64 ? 2 : 1)>, Sets, 8>;
+    CopyingTeam<typename Shape::template with_steps_of<Shape::most_step_tokens>, Sets, 8>;
 
 /// Warps of a team, and how many such teams share a multiprocessor.
 struct RingTeamSize {

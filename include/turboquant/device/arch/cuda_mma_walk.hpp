@@ -12,23 +12,37 @@ namespace turboquant::detail::cuda {
 struct TileWalk {
   std::byte* const* pages = nullptr;
   std::int64_t tiles_per_page = 1;  ///< at most 2^32 - 1
-  std::int64_t first_tile = 0;
+  std::int64_t first_tile = 0;      ///< in units of 64 tokens, like `tiles`
   int tiles = 0;
   int head = 0;
   StepMask mask{};
 
-  /// Address of a step, counted from the first tile on.
+  /// Address of a step, counted from the first tile on, or of tile `piece` of a step of several.
   template <class Shape>
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION const std::byte* step(int number) const {
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION const std::byte* step(int number, int piece) const {
     // 32 bits are enough: 2^32 tiles are more than any memory.
-    const auto tile =
-        static_cast<std::uint32_t>(first_tile) +
-        static_cast<std::uint32_t>(number) / static_cast<unsigned>(Shape::steps_per_tile);
+    auto in_walk = static_cast<std::uint32_t>(number) / static_cast<unsigned>(Shape::tile_steps);
+    if constexpr (Shape::tile_tokens < 64) {
+      in_walk = existing<Shape>(in_walk * Shape::step_tiles + static_cast<unsigned>(piece));
+    }
+    const auto tile = static_cast<std::uint32_t>(first_tile) * (64 / Shape::tile_tokens) + in_walk;
     const auto per_page = static_cast<std::uint32_t>(tiles_per_page);
     const std::uint32_t page = tile / per_page;
     const std::int64_t in_page = std::int64_t{head} * per_page + (tile - page * per_page);
     return pages[page] + in_page * static_cast<std::int64_t>(Shape::format.bytes()) +
-           number % Shape::steps_per_tile * Shape::step_bytes;
+           number % Shape::tile_steps * Shape::step_bytes;
+  }
+
+ private:
+  /// The tile that is read for a tile of the walk: small tiles before and behind all tokens may
+  /// have no page. The nearest one takes their place, and their tokens are hidden.
+  template <class Shape>
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION std::uint32_t existing(std::uint32_t tile) const {
+    const int first = mask.begin / Shape::tile_tokens;
+    const int last = (mask.end - 1) / Shape::tile_tokens;
+    const auto number = static_cast<int>(tile);
+    const int from = number < first ? first : number;
+    return static_cast<std::uint32_t>(from < last ? from : last);
   }
 };
 
@@ -44,7 +58,7 @@ struct WarpSteps {
     WarpSteps steps;
     steps.first = context.rank * context.warps + warp;
     steps.stride = context.blocks * context.warps;
-    const int left = walk.tiles * Shape::steps_per_tile - steps.first;
+    const int left = walk.tiles * Shape::steps_per_64 - steps.first;
     steps.count = left > 0 ? (left + steps.stride - 1) / steps.stride : 0;
     return steps;
   }
@@ -52,33 +66,49 @@ struct WarpSteps {
   [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION int number(int i) const { return first + i * stride; }
 };
 
-/// Addresses of a warp's steps, one a lane. Page tables are read 32 steps ahead, so that nothing
-/// waits for them.
+/// Addresses of the tiles of a warp's steps, one a lane. Page tables are read a block of as many
+/// steps as have 32 addresses ahead, so that nothing waits for them.
 template <class Shape>
 struct StepAddresses {
+  static constexpr int pieces = Shape::step_tiles;
+  static constexpr int block = 32 / pieces;
+
   int lane;
   WarpSteps steps{};
-  const std::byte* current = nullptr;  ///< of the block of 32 steps that is being fetched
+  const std::byte* current = nullptr;  ///< of the block of steps that is being fetched
   const std::byte* ahead = nullptr;    ///< of the block after it
 
   KOKKOS_FORCEINLINE_FUNCTION void start(const TileWalk& walk, const WarpSteps& its_steps) {
     steps = its_steps;
     current = look_up(walk, 0);
-    ahead = steps.count > 32 ? look_up(walk, 32) : nullptr;
+    ahead = steps.count > block ? look_up(walk, block) : nullptr;
   }
   /// Before step `i` is fetched; steps come in order.
   KOKKOS_FORCEINLINE_FUNCTION void advance(const TileWalk& walk, int i) {
-    if (i % 32 == 0) {
+    if (i % block == 0) {
       current = ahead;
-      ahead = i + 32 < steps.count ? look_up(walk, i + 32) : nullptr;
+      ahead = i + block < steps.count ? look_up(walk, i + block) : nullptr;
+    }
+  }
+  /// Whether this lane has the address of a tile of step `i`, of the block that is being fetched.
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION bool has(int i) const {
+    return lane / pieces == i % block;
+  }
+  /// Number in its step of the tile whose address this lane has.
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION int piece() const { return lane % pieces; }
+  /// All lanes get the addresses of the tiles of step `i`.
+  KOKKOS_FORCEINLINE_FUNCTION void read(int i, const std::byte* (&tiles)[pieces]) const {
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int k = 0; k < pieces; ++k) {
+      tiles[k] = from_lane(current, i % block * pieces + k);
     }
   }
 
  private:
   [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION const std::byte* look_up(const TileWalk& walk,
-                                                                     int block) const {
-    const int i = block + lane;
-    return i < steps.count ? walk.step<Shape>(steps.number(i)) : nullptr;
+                                                                     int start) const {
+    const int i = start + lane / pieces;
+    return i < steps.count ? walk.step<Shape>(steps.number(i), piece()) : nullptr;
   }
 };
 
@@ -97,9 +127,8 @@ struct LoadedSteps {
   KOKKOS_FORCEINLINE_FUNCTION void start(const TileWalk& walk, const WarpSteps& steps) {
     addresses.start(walk, steps);
     if (addresses.steps.count > 0) {
-      const std::byte* at = from_lane(addresses.current, 0);
-      keys.load(at, addresses.lane);
-      values.load(at, addresses.lane);
+      load(0, keys);
+      load(0, values);
     }
     next = 1;
   }
@@ -107,14 +136,27 @@ struct LoadedSteps {
   KOKKOS_FORCEINLINE_FUNCTION void keys_are_used(const TileWalk& walk) {
     if (next < addresses.steps.count) {
       addresses.advance(walk, next);
-      keys.load(from_lane(addresses.current, next % 32), addresses.lane);
+      load(next, keys);
     }
   }
   KOKKOS_FORCEINLINE_FUNCTION void values_are_used() {
     if (next < addresses.steps.count) {
-      values.load(from_lane(addresses.current, next % 32), addresses.lane);
+      load(next, values);
     }
     ++next;
+  }
+
+ private:
+  template <class Registers>
+  KOKKOS_FORCEINLINE_FUNCTION void load(int i, Registers& registers) const {
+    constexpr int each = Shape::sub_tiles / Shape::step_tiles;
+    const std::byte* tiles[Shape::step_tiles];
+    addresses.read(i, tiles);
+    registers.load(
+        [&](int sub, int byte) {
+          return tiles[sub / each] + (sub % each * Shape::sub_bytes + byte);
+        },
+        addresses.lane);
   }
 };
 

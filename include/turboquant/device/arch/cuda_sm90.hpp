@@ -46,20 +46,24 @@ KOKKOS_FORCEINLINE_FUNCTION void make_copy_barrier(SharedAddress barrier) {
 KOKKOS_FORCEINLINE_FUNCTION void publish_copy_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
 }
-/// Starts a copy of `bytes` (a multiple of 16) from global memory; one lane calls it.
-KOKKOS_FORCEINLINE_FUNCTION void start_copy(SharedAddress to, const std::byte* from, int bytes,
-                                            SharedAddress barrier) {
+/// Arrives at a barrier and announces the bytes of all copies of its phase; one lane calls it.
+/// Copies that other lanes have started before are counted, too.
+KOKKOS_FORCEINLINE_FUNCTION void announce_copies(int bytes, SharedAddress barrier) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
                :
                : "r"(barrier.at), "r"(bytes)
                : "memory");
+}
+/// Starts a copy of `bytes` (a multiple of 16) from global memory; one lane calls it.
+KOKKOS_FORCEINLINE_FUNCTION void start_copy(SharedAddress to, const std::byte* from, int bytes,
+                                            SharedAddress barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
       :
       : "r"(to.at), "l"(from), "r"(bytes), "r"(barrier.at)
       : "memory");
 }
-/// Waits for the copy of a phase: 0, 1, 0 and so on.
+/// Waits for the copies of a phase: 0, 1, 0 and so on.
 KOKKOS_FORCEINLINE_FUNCTION void await_copy(SharedAddress barrier, Word phase) {
   asm volatile(
       "{\n.reg .pred done;\n"
@@ -118,6 +122,7 @@ KOKKOS_FORCEINLINE_FUNCTION void load_2_words(SharedAddress, Word*) {}
 KOKKOS_FORCEINLINE_FUNCTION void load_1_word(SharedAddress, Word*) {}
 KOKKOS_FORCEINLINE_FUNCTION void make_copy_barrier(SharedAddress) {}
 KOKKOS_FORCEINLINE_FUNCTION void publish_copy_barriers() {}
+KOKKOS_FORCEINLINE_FUNCTION void announce_copies(int, SharedAddress) {}
 KOKKOS_FORCEINLINE_FUNCTION void start_copy(SharedAddress, const std::byte*, int, SharedAddress) {}
 KOKKOS_FORCEINLINE_FUNCTION void await_copy(SharedAddress, Word) {}
 KOKKOS_FORCEINLINE_FUNCTION int cluster_rank() {

@@ -32,22 +32,32 @@ struct CopiedSteps {
         ring(shared_address(ring_memory)),
         barriers(shared_address(barrier_memory)) {}
 
+  /// Starts the copy of tile `piece` of a step to its place in the ring; every tile of the step has
+  /// a lane that does.
+  static KOKKOS_FORCEINLINE_FUNCTION void copy(SharedAddress place, const std::byte* tile,
+                                               int piece, SharedAddress barrier) {
+    constexpr int tile_bytes = bytes / Shape::step_tiles;
+    if (piece == 0) {
+      announce_copies(bytes, barrier);
+    }
+    start_copy(place + piece * tile_bytes, tile, tile_bytes, barrier);
+  }
   /// Somebody has started, or will, the copies of the first `Stages` steps.
   KOKKOS_FORCEINLINE_FUNCTION void start(const TileWalk& walk, const WarpSteps& steps) {
     addresses.start(walk, steps);
   }
   KOKKOS_FORCEINLINE_FUNCTION void await_keys() {
     await_copy(barriers + 8 * stage, phase);
-    keys.load(ring + stage * bytes, addresses.lane);
+    load(keys);
   }
   /// Values move to registers, and the place is filled again.
   KOKKOS_FORCEINLINE_FUNCTION void keys_are_used(const TileWalk& walk) {
-    values.load(ring + stage * bytes, addresses.lane);
+    load(values);
     sync_lanes();
     if (next < addresses.steps.count) {
       addresses.advance(walk, next);
-      if (addresses.lane == next % 32) {
-        start_copy(ring + stage * bytes, addresses.current, bytes, barriers + 8 * stage);
+      if (addresses.has(next)) {
+        copy(ring + stage * bytes, addresses.current, addresses.piece(), barriers + 8 * stage);
       }
       ++next;
     }
@@ -58,6 +68,14 @@ struct CopiedSteps {
     }
   }
   KOKKOS_FORCEINLINE_FUNCTION void values_are_used() {}
+
+ private:
+  template <class Registers>
+  KOKKOS_FORCEINLINE_FUNCTION void load(Registers& registers) const {
+    const SharedAddress place = ring + stage * bytes;
+    registers.load([&](int sub, int byte) { return place + (sub * Shape::sub_bytes + byte); },
+                   addresses.lane);
+  }
 };
 
 }  // namespace turboquant::detail::cuda
