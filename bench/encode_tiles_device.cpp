@@ -1,8 +1,9 @@
 // Encoding of prefilled tokens into tiles on an accelerator.
 //
-//     encode_tiles_device [--json FILE] [--only SUBSTRING]
+//     encode_tiles_device [--json FILE] [--only SUBSTRING] [--tile-tokens N]...
 //
-// A step encodes 65,536 tokens of 8 kv heads, far more than the L2 holds. A number is the median of
+// A step encodes 65,536 tokens of 8 kv heads, far more than the L2 holds, into tiles of 64 tokens
+// or of as many as `--tile-tokens` says, one size after another. A number is the median of
 // 7 launches timed by events, after one that does not count. vectors_per_s counts a token and kv
 // head twice, its key and its value; gb_per_s counts the rows read and the tiles written;
 // copy_gb_per_s is what copying twice those rows on the device reaches in the same program, reads
@@ -16,6 +17,7 @@
 #include <turboquant/device/encode_tiles.hpp>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -84,12 +86,14 @@ struct Timing {
 };
 
 template <class Row>
-Timing time_case(const Case& test, cudaStream_t stream) {
+Timing time_case(const Case& test, int tile_tokens, cudaStream_t stream) {
   constexpr int kv_heads = 8;
-  constexpr std::int64_t num_tiles = 1024;
-  constexpr auto tokens = static_cast<std::int64_t>(TileFormat::max_tokens);
+  const std::int64_t tokens = tile_tokens;
+  const std::int64_t num_tiles = 65536 / tokens;
   const Device exec(stream);
-  const TileCodec<Space> codec(test.format->options(test.dim, test.order));
+  TileCodecOptions options = test.format->options(test.dim, test.order);
+  options.format.tile_tokens = tile_tokens;
+  const TileCodec<Space> codec(options);
   const std::int64_t tile_numbers = tokens * kv_heads * test.dim;
   const std::int64_t numbers = num_tiles * tile_numbers;
   Kokkos::View<Row*, Space> keys("keys", static_cast<std::size_t>(numbers));
@@ -132,29 +136,34 @@ Timing time_case(const Case& test, cudaStream_t stream) {
   return timing;
 }
 
-int run_all(const char* json, const std::string& only) {
+int run_all(const char* json, const std::string& only, const std::vector<int>& sizes) {
   return turboquant_bench::run_on_device(
       json, 0, [&](cudaStream_t stream, turboquant_bench::StepRecord& record) {
         std::printf("%-36s %10s %14s %8s %10s\n", "case", "us", "G vectors/s", "GB/s", "copy GB/s");
         for (const Case& test : cases) {
-          const char* const rows = test.rows == RowType::float32   ? "float"
-                                   : test.rows == RowType::float16 ? "float16"
-                                                                   : "bfloat16";
-          const std::string name = std::string(test.format->name) + "/d" +
-                                   std::to_string(test.dim) + "/" +
-                                   std::string(to_string(test.order)) + "/" + rows;
-          if (name.find(only) == std::string::npos) {
-            continue;
+          for (const int tile_tokens : sizes) {
+            const char* const rows = test.rows == RowType::float32   ? "float"
+                                     : test.rows == RowType::float16 ? "float16"
+                                                                     : "bfloat16";
+            std::string name = std::string(test.format->name) + "/d" + std::to_string(test.dim) +
+                               "/" + std::string(to_string(test.order)) + "/" + rows;
+            name += tile_tokens == 64 ? "" : "/t" + std::to_string(tile_tokens);
+            const bool has_size =
+                tile_tokens == 64 || test.format->key_centring == KeyCentring::none;
+            if (!has_size || name.find(only) == std::string::npos) {
+              continue;
+            }
+            const auto time = test.rows == RowType::float32   ? time_case<float>
+                              : test.rows == RowType::float16 ? time_case<float16>
+                                                              : time_case<bfloat16>;
+            const Timing timing = time(test, tile_tokens, stream);
+            std::printf("%-36s %10.1f %14.2f %8.0f %10.0f\n", name.c_str(), timing.us,
+                        timing.vectors_per_s * 1e-9, timing.gb_per_s, timing.copy_gb_per_s);
+            record.add(name,
+                       "\"us\": %.2f, \"vectors_per_s\": %.4g, \"gb_per_s\": %.1f, "
+                       "\"copy_gb_per_s\": %.1f",
+                       timing.us, timing.vectors_per_s, timing.gb_per_s, timing.copy_gb_per_s);
           }
-          const Timing timing = test.rows == RowType::float32   ? time_case<float>(test, stream)
-                                : test.rows == RowType::float16 ? time_case<float16>(test, stream)
-                                                                : time_case<bfloat16>(test, stream);
-          std::printf("%-36s %10.1f %14.2f %8.0f %10.0f\n", name.c_str(), timing.us,
-                      timing.vectors_per_s * 1e-9, timing.gb_per_s, timing.copy_gb_per_s);
-          record.add(name,
-                     "\"us\": %.2f, \"vectors_per_s\": %.4g, \"gb_per_s\": %.1f, "
-                     "\"copy_gb_per_s\": %.1f",
-                     timing.us, timing.vectors_per_s, timing.gb_per_s, timing.copy_gb_per_s);
         }
         return true;
       });
@@ -162,7 +171,7 @@ int run_all(const char* json, const std::string& only) {
 
 #else
 
-int run_all(const char*, const std::string&) {
+int run_all(const char*, const std::string&, const std::vector<int>&) {
   static_cast<void>(cases);
   std::puts("skipped: no device (this Kokkos was built without CUDA)");
   return 0;
@@ -175,15 +184,19 @@ int run_all(const char*, const std::string&) {
 int main(int argc, char** argv) {
   const char* json = nullptr;
   std::string only;
+  std::vector<int> sizes;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
       json = argv[++i];
     } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
       only = argv[++i];
+    } else if (std::strcmp(argv[i], "--tile-tokens") == 0 && i + 1 < argc) {
+      sizes.push_back(std::atoi(argv[++i]));
     } else {
-      std::fprintf(stderr, "usage: encode_tiles_device [--json FILE] [--only PART]\n");
+      std::fprintf(stderr,
+                   "usage: encode_tiles_device [--json FILE] [--only PART] [--tile-tokens N]...\n");
       return 2;
     }
   }
-  return run_all(json, only);
+  return run_all(json, only, sizes.empty() ? std::vector<int>{64} : sizes);
 }

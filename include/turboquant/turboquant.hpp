@@ -122,6 +122,7 @@
 #include <turboquant/device/tile_encoder.hpp>
 #include <turboquant/device/tile_format.hpp>
 #include <turboquant/device/tile_order.hpp>
+#include <turboquant/device/tile_sections.hpp>
 #include <turboquant/device/tile_slots.hpp>
 #include <turboquant/device/tile_store.hpp>
 #include <turboquant/device/tile_words.hpp>

@@ -615,5 +615,5 @@ TEST_CASE("errors of a paged cache name the function that was called") {
 TEST_CASE("pages of no whole tiles are refused in the engine's name") {
   CHECK(contains(error_of([] { Engine<float>({.shape = shape, .block_size = 16}, codec()); }),
                  "invalid_argument: KVCaptureEngine: CompressedKVStore: block_size is 16, expected "
-                 "0 (flat) or a multiple of 64 up to 2^30"));
+                 "0 (flat) or a multiple of tile_tokens = 64 up to 2^30"));
 }

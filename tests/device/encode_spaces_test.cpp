@@ -19,7 +19,7 @@ using namespace turboquant;
 namespace {
 
 /// All heads of `tokens` tokens, flat: [head][tile], written in pieces of `chunk` tokens over
-/// memory full of ones.
+/// memory full of ones; pieces of different tiles together.
 template <class Exec, class T>
 std::vector<std::byte> encode(const Exec& exec, const TileCodecOptions& options, int heads,
                               const std::vector<T>& keys, const std::vector<T>& values, int chunk,
@@ -28,14 +28,25 @@ std::vector<std::byte> encode(const Exec& exec, const TileCodecOptions& options,
   const TileCodec<Space> codec(options);
   const TileFormat& format = codec.format();
   const auto tokens = static_cast<int>(keys.size()) / heads / format.key_dim;
-  const int num_tiles = (tokens + 63) / 64;
+  const int num_tiles = (tokens + format.tile_tokens - 1) / format.tile_tokens;
   const auto space_keys = test::to_space<Space>(keys.data(), keys.size());
   const auto space_values = test::to_space<Space>(values.data(), values.size());
   Kokkos::View<std::byte*, Space> tiles(
       "tiles", static_cast<std::size_t>(heads * num_tiles) * format.bytes());
   Kokkos::deep_copy(tiles, std::byte{0xFF});
+  std::vector<EncodeJob> waiting;
+  const auto encode_waiting = [&] {
+    const auto jobs = test::to_space<Space>(waiting.data(), waiting.size());
+    encode_tiles(exec, codec, heads, Kokkos::View<const EncodeJob*, Space>(jobs), arch);
+    exec.fence();
+    waiting.clear();
+  };
   for (int token = 0; token < tokens;) {
-    const int count = std::min({chunk, tokens - token, 64 - token % 64});
+    const int slot = token % format.tile_tokens;
+    if (slot != 0) {
+      encode_waiting();
+    }
+    const int count = std::min({chunk, tokens - token, format.tile_tokens - slot});
     EncodeJob job;
     job.keys =
         dense_rows(space_keys.data() + static_cast<std::ptrdiff_t>(token) * heads * format.key_dim,
@@ -43,17 +54,16 @@ std::vector<std::byte> encode(const Exec& exec, const TileCodecOptions& options,
     job.values = dense_rows(
         space_values.data() + static_cast<std::ptrdiff_t>(token) * heads * format.value_dim, heads,
         format.value_dim);
-    job.tile = tiles.data() + static_cast<std::size_t>(token / 64) * format.bytes();
+    job.tile = tiles.data() + static_cast<std::size_t>(token / format.tile_tokens) * format.bytes();
     job.head_stride =
         static_cast<std::int64_t>(num_tiles) * static_cast<std::int64_t>(format.bytes());
-    job.first_slot = token % 64;
+    job.first_slot = slot;
     job.count = count;
-    job.clear_from = token % 64;
-    const auto jobs = test::to_space<Space>(&job, 1);
-    encode_tiles(exec, codec, heads, Kokkos::View<const EncodeJob*, Space>(jobs), arch);
-    exec.fence();
+    job.clear_from = slot;
+    waiting.push_back(job);
     token += count;
   }
+  encode_waiting();
   const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), tiles);
   return std::vector<std::byte>(host.data(), host.data() + host.size());
 }
@@ -98,7 +108,7 @@ std::vector<TileCodecOptions> all_options() {
       }
     }
   }
-  return all;
+  return test::in_all_sizes(all);
 }
 
 /// The keys of a test: some have a bias where they are centred, others have not.
@@ -111,7 +121,7 @@ std::vector<float> test_keys(const TileFormat& format, std::size_t rows, std::ui
   return keys;
 }
 
-/// Checks that a team writes the bytes of one thread: what devices run, on the host's spaces too,
+/// Checks that teams write the bytes of one thread: what devices run, on the host's spaces too,
 /// where a team may be a single thread.
 /// @param keys   (64, 2, key_dim)
 /// @param values (64, 2, value_dim)
@@ -123,15 +133,21 @@ void check_team(const TileCodecOptions& options, const std::vector<float>& keys,
   const Kokkos::DefaultHostExecutionSpace exec;
   const std::vector<std::byte> expected =
       encode(exec, options, heads, keys, values, 64, HostArch::portable);
-  std::vector<std::byte> tiles(2 * format.bytes() + 16, std::byte{0xFF});
-  EncodeJob job;
-  job.keys = dense_rows(keys.data(), heads, format.key_dim);
-  job.values = dense_rows(values.data(), heads, format.value_dim);
-  job.tile = tiles.data();
-  job.head_stride = static_cast<std::int64_t>(format.bytes());
-  job.count = 64;
-  job.clear_from = 0;
-  const bool launched = detail::launch_team_encoder("teams", exec, codec.tables(), &job, 1, heads);
+  std::vector<std::byte> tiles(expected.size() + 16, std::byte{0xFF});
+  std::vector<EncodeJob> jobs(64 / format.tokens());
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    const std::size_t row = i * heads * format.tokens();
+    jobs[i].keys = dense_rows(keys.data() + row * static_cast<std::size_t>(format.key_dim), heads,
+                              format.key_dim);
+    jobs[i].values = dense_rows(values.data() + row * static_cast<std::size_t>(format.value_dim),
+                                heads, format.value_dim);
+    jobs[i].tile = tiles.data() + i * format.bytes();
+    jobs[i].head_stride = static_cast<std::int64_t>(jobs.size() * format.bytes());
+    jobs[i].count = format.tile_tokens;
+    jobs[i].clear_from = 0;
+  }
+  const bool launched = detail::launch_team_encoder("teams", exec, codec.tables(), jobs.data(),
+                                                    static_cast<std::int64_t>(jobs.size()), heads);
   exec.fence();
   CHECK(launched == (format.bytes() < 48000));
   if (launched) {
@@ -188,6 +204,7 @@ TEST_CASE("every execution space writes the same bytes") {
     CAPTURE(format.value_bits);
     CAPTURE(static_cast<int>(format.order));
     CAPTURE(static_cast<int>(format.key_centring));
+    CAPTURE(format.tile_tokens);
     const std::size_t rows = 150 * heads;
     const std::vector<float> keys = test_keys(format, rows, 2);
     const std::vector<float> values =
@@ -217,13 +234,15 @@ TEST_CASE("rows in half precision") {
       halves.push_back(Half::from_float(std::fmin(std::fmax(x, -60000.0F), 60000.0F)));
       same.push_back(halves.back().to_float());
     }
-    const TileCodecOptions options;
-    const auto expected =
-        encode(Kokkos::DefaultHostExecutionSpace(), options, 1, same, same, 64, HostArch::portable);
-    test::for_each_execution_space("encode_spaces", [&](const auto& exec) {
-      CAPTURE(std::string(exec.name()));
-      CHECK(encode(exec, options, 1, halves, halves, 64) == expected);
-    });
+    for (const TileCodecOptions& options : test::in_all_sizes({TileCodecOptions()})) {
+      CAPTURE(options.format.tile_tokens);
+      const auto expected = encode(Kokkos::DefaultHostExecutionSpace(), options, 1, same, same, 64,
+                                   HostArch::portable);
+      test::for_each_execution_space("encode_spaces", [&](const auto& exec) {
+        CAPTURE(std::string(exec.name()));
+        CHECK(encode(exec, options, 1, halves, halves, 64) == expected);
+      });
+    }
   };
   check(float16{});
   check(bfloat16{});
@@ -231,12 +250,15 @@ TEST_CASE("rows in half precision") {
 
 TEST_CASE("rows and tiles may begin anywhere") {
   for (const int bits : {2, 3, 4}) {
-    for (const TileOrder order : {TileOrder::host, TileOrder::mma}) {
+    auto in_host_order =
+        make_options(KeyCodec::mse, bits, 128, ValueCodec::grouped, bits, 128, 128);
+    auto in_mma_order = in_host_order;
+    in_mma_order.format.order = TileOrder::mma;
+    for (const TileCodecOptions& options : test::in_all_sizes({in_host_order, in_mma_order})) {
       CAPTURE(bits);
-      CAPTURE(static_cast<int>(order));
-      auto options = make_options(KeyCodec::mse, bits, 128, ValueCodec::grouped, bits, 128, 128);
-      options.format.order = order;
-      const std::vector<float> rows = test::hard_rows(64, 128, 10);
+      CAPTURE(static_cast<int>(options.format.order));
+      CAPTURE(options.format.tile_tokens);
+      const std::vector<float> rows = test::hard_rows(options.format.tokens(), 128, 10);
       const std::vector<std::byte> expected = encode(Kokkos::DefaultHostExecutionSpace(), options,
                                                      1, rows, rows, 64, HostArch::portable);
       std::vector<float> shifted(1);
@@ -251,7 +273,7 @@ TEST_CASE("rows and tiles may begin anywhere") {
         job.keys = dense_rows(data.data() + 1, 1, 128);
         job.values = job.keys;
         job.tile = tile.data() + 4;
-        job.count = 64;
+        job.count = options.format.tile_tokens;
         job.clear_from = 0;
         const auto jobs = test::to_space<Space>(&job, 1);
         encode_tiles(exec, codec, 1, Kokkos::View<const EncodeJob*, Space>(jobs));
@@ -298,12 +320,14 @@ TEST_CASE("numbers that are not finite are found on every execution space") {
   });
 }
 
-TEST_CASE("a team that shares a tile writes the bytes of one thread") {
+TEST_CASE("teams that share a tile write the bytes of one thread") {
   for (const TileCodecOptions& options : all_options()) {
     const TileFormat& format = options.format;
     CAPTURE(format.key_dim);
     CAPTURE(static_cast<int>(format.key_codec));
     CAPTURE(format.key_bits);
+    CAPTURE(static_cast<int>(format.order));
+    CAPTURE(format.tile_tokens);
     check_team(options, test_keys(format, 128, 8),
                test::hard_rows(128, static_cast<std::size_t>(format.value_dim), 9));
   }

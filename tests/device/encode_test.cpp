@@ -3,6 +3,7 @@
 
 #include <turboquant/device/encode_tiles.hpp>
 #include <turboquant/device/tile_decoder.hpp>
+#include <turboquant/device/transcode.hpp>
 #include <turboquant/quant/inner_product_quantizer.hpp>
 #include <turboquant/quant/value_quantizer.hpp>
 
@@ -39,12 +40,13 @@ Tiles encode(const ExecutionSpace& exec, const TileCodec<Memory>& codec, int hea
              HostArch arch = HostArch::automatic) {
   const TileFormat& format = codec.format();
   const auto tokens = static_cast<int>(keys.size()) / heads / format.key_dim;
-  const int num_tiles = (tokens + 63) / 64;
+  const int num_tiles = (tokens + format.tile_tokens - 1) / format.tile_tokens;
   Tiles tiles;
   tiles.memory.assign(static_cast<std::size_t>(heads * num_tiles) * format.bytes(),
                       std::byte{0xFF});
   for (int token = 0; token < tokens;) {
-    const int count = std::min({chunk, tokens - token, 64 - token % 64});
+    const int slot = token % format.tile_tokens;
+    const int count = std::min({chunk, tokens - token, format.tile_tokens - slot});
     Kokkos::View<EncodeJob*, Memory> jobs("jobs", 1);
     jobs(0).keys =
         dense_rows(keys.data() + static_cast<std::ptrdiff_t>(token) * heads * format.key_dim, heads,
@@ -52,12 +54,13 @@ Tiles encode(const ExecutionSpace& exec, const TileCodec<Memory>& codec, int hea
     jobs(0).values =
         dense_rows(values.data() + static_cast<std::ptrdiff_t>(token) * heads * format.value_dim,
                    heads, format.value_dim);
-    jobs(0).tile = tiles.memory.data() + static_cast<std::size_t>(token / 64) * format.bytes();
+    jobs(0).tile =
+        tiles.memory.data() + static_cast<std::size_t>(token / format.tile_tokens) * format.bytes();
     jobs(0).head_stride =
         static_cast<std::int64_t>(num_tiles) * static_cast<std::int64_t>(format.bytes());
-    jobs(0).first_slot = token % 64;
+    jobs(0).first_slot = slot;
     jobs(0).count = count;
-    jobs(0).clear_from = token % 64;
+    jobs(0).clear_from = slot;
     encode_tiles(exec, codec, heads, Kokkos::View<const EncodeJob*, Memory>(jobs), arch);
     exec.fence();
     token += count;
@@ -92,7 +95,7 @@ std::vector<TileCodecOptions> all_options() {
       all.push_back(options);
     }
   }
-  return all;
+  return test::in_all_sizes(all);
 }
 
 }  // namespace
@@ -103,6 +106,7 @@ TEST_CASE("tiles hold the codes and scales of the host quantizers") {
     CAPTURE(format.key_dim);
     CAPTURE(static_cast<int>(format.key_codec));
     CAPTURE(format.key_bits);
+    CAPTURE(format.tile_tokens);
     const TileCodec<Memory> codec(options);
     const auto key_dim = static_cast<std::size_t>(format.key_dim);
     const auto value_dim = static_cast<std::size_t>(format.value_dim);
@@ -114,7 +118,7 @@ TEST_CASE("tiles hold the codes and scales of the host quantizers") {
     bool codes_equal = true;
     bool scales_equal = true;
     const auto half = [&](std::size_t token, std::size_t byte) {
-      return read_tile_half(tiles.tile(token / 64, format.bytes()), byte);
+      return read_tile_half(tiles.tile(token / format.tokens(), format.bytes()), byte);
     };
     const MseQuantizerOptions key_options{.scale_rule = format.key_codec == KeyCodec::inner_product
                                                             ? ScaleRule::plain
@@ -123,14 +127,15 @@ TEST_CASE("tiles hold the codes and scales of the host quantizers") {
     const HadamardRotation rotation(format.key_dim, options.seed);
     const auto compare_keys = [&](const EncodedVectors& expected) {
       for (std::size_t token = 0; token < tokens; ++token) {
-        const std::byte* tile = tiles.tile(token / 64, format.bytes());
+        const std::byte* tile = tiles.tile(token / format.tokens(), format.bytes());
         for (std::size_t d = 0; d < key_dim; ++d) {
           codes_equal =
-              codes_equal && read_key_code(format, tile, token % 64, d) ==
+              codes_equal && read_key_code(format, tile, token % format.tokens(), d) ==
                                  read_code(expected.row(token), d, format.key_code_bits());
         }
-        scales_equal = scales_equal &&
-                       half(token, format.key_scale_byte(token % 64)) == expected.scales[token];
+        scales_equal =
+            scales_equal &&
+            half(token, format.key_scale_byte(token % format.tokens())) == expected.scales[token];
       }
     };
     if (format.key_codec == KeyCodec::mse) {
@@ -144,19 +149,21 @@ TEST_CASE("tiles hold the codes and scales of the host quantizers") {
       compare_keys(expected.mse);
       for (std::size_t token = 0; token < tokens; ++token) {
         for (std::size_t d = 0; d < key_dim; ++d) {
-          codes_equal =
-              codes_equal &&
-              read_key_sign(format, tiles.tile(token / 64, format.bytes()), token % 64, d) ==
-                  read_code(expected.signs.data() + token * expected.sign_bytes, d, 1);
+          codes_equal = codes_equal &&
+                        read_key_sign(format, tiles.tile(token / format.tokens(), format.bytes()),
+                                      token % format.tokens(), d) ==
+                            read_code(expected.signs.data() + token * expected.sign_bytes, d, 1);
         }
-        scales_equal = scales_equal && half(token, format.residual_scale_byte(token % 64)) ==
-                                           expected.residual_scales[token];
+        scales_equal =
+            scales_equal && half(token, format.residual_scale_byte(token % format.tokens())) ==
+                                expected.residual_scales[token];
       }
     } else {
       for (std::size_t token = 0; token < tokens; ++token) {
         for (std::size_t d = 0; d < key_dim; ++d) {
           codes_equal = codes_equal &&
-                        read_key_code(format, tiles.tile(token / 64, format.bytes()), token % 64,
+                        read_key_code(format, tiles.tile(token / format.tokens(), format.bytes()),
+                                      token % format.tokens(),
                                       d) == float8_e4m3::from_float(keys[token * key_dim + d]).bits;
         }
       }
@@ -175,11 +182,12 @@ TEST_CASE("tiles hold the codes and scales of the host quantizers") {
         for (std::size_t d = 0; d < value_dim; ++d) {
           const unsigned code = read_code(expected.row(token), d, format.value_bits);
           codes_equal =
-              codes_equal && read_value_code(format, tiles.tile(token / 64, format.bytes()),
-                                             token % 64, d) == (mirrored ? top - code : code);
+              codes_equal &&
+              read_value_code(format, tiles.tile(token / format.tokens(), format.bytes()),
+                              token % format.tokens(), d) == (mirrored ? top - code : code);
         }
         scales_equal =
-            scales_equal && half(token, format.value_scale_byte(token % 64)) ==
+            scales_equal && half(token, format.value_scale_byte(token % format.tokens())) ==
                                 (mirrored ? -expected.scales[token] : expected.scales[token]);
       }
     } else {
@@ -194,18 +202,20 @@ TEST_CASE("tiles hold the codes and scales of the host quantizers") {
       for (std::size_t token = 0; token < tokens; ++token) {
         const float sign = token % 2 != 0 ? -1.0F : 1.0F;
         for (std::size_t d = 0; d < value_dim; ++d) {
-          codes_equal =
-              codes_equal &&
-              read_value_code(format, tiles.tile(token / 64, format.bytes()), token % 64, d) ==
-                  read_code(expected.codes.data() + token * expected.code_bytes, d,
-                            format.value_bits);
+          codes_equal = codes_equal &&
+                        read_value_code(format, tiles.tile(token / format.tokens(), format.bytes()),
+                                        token % format.tokens(), d) ==
+                            read_code(expected.codes.data() + token * expected.code_bytes, d,
+                                      format.value_bits);
         }
         for (std::size_t group = 0; group < format.value_groups(); ++group) {
           const std::size_t at = token * format.value_groups() + group;
-          scales_equal = scales_equal && half(token, format.value_scale_byte(token % 64, group)) ==
-                                             sign * expected.scales[at];
-          scales_equal = scales_equal && half(token, format.value_zero_byte(token % 64, group)) ==
-                                             sign * expected.zeros[at];
+          scales_equal = scales_equal &&
+                         half(token, format.value_scale_byte(token % format.tokens(), group)) ==
+                             sign * expected.scales[at];
+          scales_equal =
+              scales_equal && half(token, format.value_zero_byte(token % format.tokens(), group)) ==
+                                  sign * expected.zeros[at];
         }
       }
     }
@@ -220,6 +230,7 @@ TEST_CASE("any chunking, execution space and instruction set gives the same byte
     CAPTURE(format.key_dim);
     CAPTURE(static_cast<int>(format.key_codec));
     CAPTURE(format.key_bits);
+    CAPTURE(format.tile_tokens);
     const TileCodec<Memory> codec(options);
     const int heads = 2;
     const std::size_t rows = 150 * heads;
@@ -229,7 +240,8 @@ TEST_CASE("any chunking, execution space and instruction set gives the same byte
         test::hard_rows(rows, static_cast<std::size_t>(format.value_dim), 3);
     const Tiles expected =
         encode(test::OneThread(), codec, heads, keys, values, 64, HostArch::portable);
-    for (const int chunk : {1, 3, 8, 17, 50}) {
+    const bool small = format.tile_tokens < 64;
+    for (const int chunk : small ? std::vector{3, 17} : std::vector{1, 3, 8, 17, 50}) {
       CHECK(encode(Exec(), codec, heads, keys, values, chunk, HostArch::portable).memory ==
             expected.memory);
     }
@@ -245,12 +257,42 @@ TEST_CASE("any chunking, execution space and instruction set gives the same byte
     detail::EncodeArguments in;
     in.keys = dense_rows(keys.data(), heads, format.key_dim);
     in.values = dense_rows(values.data(), heads, format.value_dim);
-    in.count = 64;
+    in.count = format.tile_tokens;
     in.tile = tile.data();
     detail::encode_slots<detail::PortableEncodeSteps<1>>(codec.tables(), in);
     CHECK(tile == std::vector<std::byte>(
                       expected.memory.begin(),
                       expected.memory.begin() + static_cast<std::ptrdiff_t>(format.bytes())));
+  }
+}
+
+TEST_CASE("the same rows have the same codes and numbers in tiles of any size") {
+  const int heads = 2;
+  for (const TileCodecOptions& options : all_options()) {
+    const TileFormat& format = options.format;
+    CAPTURE(format.key_dim);
+    CAPTURE(static_cast<int>(format.key_codec));
+    CAPTURE(format.key_bits);
+    CAPTURE(format.tile_tokens);
+    const std::vector<float> keys =
+        test::hard_rows(128 * heads, static_cast<std::size_t>(format.key_dim), 8);
+    const std::vector<float> values =
+        test::hard_rows(128 * heads, static_cast<std::size_t>(format.value_dim), 9);
+    TileCodecOptions large = options;
+    large.format.tile_tokens = 64;
+    const Tiles in_large = encode(Exec(), TileCodec<Memory>(large), heads, keys, values, 64);
+    const Tiles tiles = encode(Exec(), TileCodec<Memory>(options), heads, keys, values, 64);
+    const auto transcoded = [](const TileFormat& from, const Tiles& source, const TileFormat& to) {
+      std::vector<std::byte> out(source.memory.size(), std::byte{0xFF});
+      transcode_tiles(
+          Exec(), from,
+          Kokkos::View<const std::byte*, Memory>(source.memory.data(), source.memory.size()), to,
+          Kokkos::View<std::byte*, Memory>(out.data(), out.size()));
+      Exec().fence();
+      return out;
+    };
+    CHECK(transcoded(format, tiles, large.format) == in_large.memory);
+    CHECK(transcoded(large.format, in_large, format) == tiles.memory);
   }
 }
 
@@ -349,11 +391,11 @@ TEST_CASE("jobs outside their domain are refused before anything is written") {
     return std::string("accepted");
   };
   CHECK(message([](EncodeJob& job) { job.first_slot = -1; }) ==
-        "encode_tiles: jobs[1].first_slot is -1, expected 0 to 64");
+        "encode_tiles: jobs[1].first_slot is -1, expected 0 to tile_tokens = 64");
   CHECK(message([](EncodeJob& job) {
           job.first_slot = 60;
           job.count = 5;
-        }) == "encode_tiles: jobs[1].count is 5, expected 0 to 64 - first_slot");
+        }) == "encode_tiles: jobs[1].count is 5, expected 0 to tile_tokens - first_slot = 4");
   CHECK(message([](EncodeJob& job) { job.clear_from = 65; }) ==
         "encode_tiles: jobs[1].clear_from is 65, expected 0 to 64");
   CHECK(message([](EncodeJob& job) { job.keys.type = static_cast<RowType>(3); }) ==
@@ -373,6 +415,28 @@ TEST_CASE("jobs outside their domain are refused before anything is written") {
           job.count = 1;
           job.keys.data = nullptr;
         }) == "encode_tiles: jobs[1].keys or values is null, expected 1 rows");
+}
+
+TEST_CASE("jobs that do not fit a small tile are refused") {
+  TileCodecOptions options;
+  options.format.tile_tokens = 16;
+  const TileCodec<Memory> codec(options);
+  const std::vector<float> rows(64 * 128, 1.0F);
+  std::vector<std::byte> tile(codec.format().bytes());
+  Kokkos::View<EncodeJob*, Memory> jobs("jobs", 1);
+  jobs(0).keys = dense_rows(rows.data(), 1, 128);
+  jobs(0).values = dense_rows(rows.data(), 1, 128);
+  jobs(0).tile = tile.data();
+  const auto message = [&](int first_slot, int count) {
+    jobs(0).first_slot = first_slot;
+    jobs(0).count = count;
+    return test::error_of(ErrorCode::invalid_argument, [&] {
+      encode_tiles(Exec(), codec, 1, Kokkos::View<const EncodeJob*, Memory>(jobs));
+    });
+  };
+  CHECK(message(0, 17) ==
+        "encode_tiles: jobs[0].count is 17, expected 0 to tile_tokens - first_slot = 16");
+  CHECK(message(17, 0) == "encode_tiles: jobs[0].first_slot is 17, expected 0 to tile_tokens = 16");
 }
 
 TEST_CASE("numbers that are no scale rule are refused") {
@@ -421,6 +485,17 @@ TEST_CASE("golden tile: the bytes of version 1 do not change") {
                                  120)) == 3871560171549201875U);
   CHECK(fingerprint(make_options(KeyCodec::float8, 8, 192, ValueCodec::codebook, 4, 128, 128)) ==
         1714806879239962167U);
+  const auto smaller = [](TileCodecOptions options, int tokens, TileOrder order) {
+    options.format.tile_tokens = tokens;
+    options.format.order = order;
+    return options;
+  };
+  const auto default_format = make_options(KeyCodec::mse, 3, 128, ValueCodec::grouped, 4, 128, 128);
+  const auto planes = make_options(KeyCodec::mse, 2, 80, ValueCodec::codebook, 3, 80, 80);
+  CHECK(fingerprint(smaller(default_format, 32, TileOrder::host)) == 4762188618607633093U);
+  CHECK(fingerprint(smaller(default_format, 16, TileOrder::mma)) == 2663044559689315267U);
+  CHECK(fingerprint(smaller(planes, 16, TileOrder::host)) == 7351654539817385374U);
+  CHECK(fingerprint(smaller(planes, 16, TileOrder::mma)) == 17180428790998590426U);
 }
 
 TEST_CASE("value codes next to every border are those of a division") {

@@ -33,6 +33,20 @@ constexpr TileCodecOptions make_options(KeyCodec keys, int key_bits, int key_dim
   return options;
 }
 
+/// All options, then all of them without key means with tiles of 32 and of 16 tokens.
+inline std::vector<TileCodecOptions> in_all_sizes(const std::vector<TileCodecOptions>& options) {
+  std::vector<TileCodecOptions> all = options;
+  for (const int tokens : {32, 16}) {
+    for (TileCodecOptions smaller : options) {
+      smaller.format.tile_tokens = tokens;
+      if (!smaller.format.centres_keys()) {
+        all.push_back(smaller);
+      }
+    }
+  }
+  return all;
+}
+
 /// Rows with everything that quantizers treat specially: outliers, zeros, ties, constants, tiny and
 /// huge rows.
 inline std::vector<float> hard_rows(std::size_t rows, std::size_t dim, std::uint64_t stream) {

@@ -131,26 +131,31 @@ bool launch_team_encoder(const std::string& label, const ExecutionSpace& exec,
     Kokkos::parallel_for(label, with_scratch(threads), kernel);
   };
   constexpr int width = lanes_of<ExecutionSpace>;
-  const auto launch_registers = [&]<std::size_t Dim, std::size_t Group, bool Centred>() {
-    constexpr int lanes_of_token = width > 1 ? (Dim > 64 ? 4 : 2) : 1;
-    using Encoder = RegisterTeamEncoder<Dim, Group, lanes_of_token, width, Centred>;
-    if (Encoder::scratch_bytes(tables) > team_scratch_limit) {
-      return false;
-    }
-    // 32 numbers of a lane and what their arithmetic needs fit 96 registers, 64 fit 168. Where
-    // bounds mean something else, the compiler decides.
-    constexpr int lanes = Encoder::threads * width;
-    constexpr int teams_at_once =
-        bounds_count_teams<ExecutionSpace> ? (Dim > 128 ? 384 : 640) / lanes : 1;
-    launch(Encoder{static_cast<float>(
-                       hadamard_factor(tables.key_rotation.dim, tables.key_rotation.rounds)),
-                   TileSections(format)},
-           Encoder::threads, width, Kokkos::LaunchBounds<lanes, teams_at_once>{});
-    return true;
-  };
+  const auto launch_registers =
+      [&]<std::size_t Dim, std::size_t Group, bool Centred, std::size_t Tokens>() {
+        constexpr int lanes_of_token = width > 1 ? (Dim > 64 ? 4 : 2) : 1;
+        using Encoder = RegisterTeamEncoder<Dim, Group, lanes_of_token, width, Centred, Tokens>;
+        if (Encoder::scratch_bytes(tables) > team_scratch_limit ||
+            format.tile_tokens < Encoder::thread_tokens) {
+          return false;
+        }
+        // 32 numbers of a lane and what their arithmetic needs fit 96 registers, 64 fit 168. Where
+        // bounds mean something else, the compiler decides.
+        constexpr int lanes = Encoder::most_threads * width;
+        constexpr int teams_at_once =
+            bounds_count_teams<ExecutionSpace> ? (Dim > 128 ? 384 : 640) / lanes : 1;
+        launch(Encoder{static_cast<float>(
+                           hadamard_factor(tables.key_rotation.dim, tables.key_rotation.rounds)),
+                       TileSections(format)},
+               Encoder::threads(tables), width, Kokkos::LaunchBounds<lanes, teams_at_once>{});
+        return true;
+      };
   const auto launch_group = [&]<std::size_t Dim, std::size_t Group>() {
-    return format.centres_keys() ? launch_registers.template operator()<Dim, Group, true>()
-                                 : launch_registers.template operator()<Dim, Group, false>();
+    if (format.tile_tokens < 64) {
+      return launch_registers.template operator()<Dim, Group, false, 32>();
+    }
+    return format.centres_keys() ? launch_registers.template operator()<Dim, Group, true, 64>()
+                                 : launch_registers.template operator()<Dim, Group, false, 64>();
   };
   const auto launch_dim = [&]<std::size_t Dim>() {
     if (format.value_codec == ValueCodec::codebook) {
@@ -162,7 +167,7 @@ bool launch_team_encoder(const std::string& label, const ExecutionSpace& exec,
   const bool values = format.value_codec == ValueCodec::codebook
                           ? tables.value_rotation.rounds == tables.key_rotation.rounds
                           : format.value_group == format.value_dim || format.value_group == 32;
-  const bool registers = format.key_codec == KeyCodec::mse && values && format.tile_tokens == 64 &&
+  const bool registers = format.key_codec == KeyCodec::mse && values &&
                          tables.key_butterflies != nullptr && format.key_dim <= 256 &&
                          format.value_dim == format.key_dim;
   const bool launched =
@@ -178,14 +183,14 @@ bool launch_team_encoder(const std::string& label, const ExecutionSpace& exec,
 inline void require_job(const EncodeJob& job, std::int64_t index, const TileFormat& format,
                         int kv_heads) {
   const auto check_field = [&](bool good, const char* field, std::int64_t value,
-                               const char* expected) {
+                               const auto&... expected) {
     require(good, ErrorCode::invalid_argument, "encode_tiles: jobs[", index, "].", field, " is ",
-            value, ", expected ", expected);
+            value, ", expected ", expected...);
   };
   check_field(job.first_slot >= 0 && job.first_slot <= format.tile_tokens, "first_slot",
-              job.first_slot, "0 to tile_tokens");
+              job.first_slot, "0 to tile_tokens = ", format.tile_tokens);
   check_field(job.count >= 0 && job.count <= format.tile_tokens - job.first_slot, "count",
-              job.count, "0 to tile_tokens - first_slot");
+              job.count, "0 to tile_tokens - first_slot = ", format.tile_tokens - job.first_slot);
   check_field(job.clear_from >= 0 && job.clear_from <= 64, "clear_from", job.clear_from, "0 to 64");
   check_field(kv_heads == 1 || job.head_stride >= static_cast<std::int64_t>(format.bytes()),
               "head_stride", job.head_stride, "at least the bytes of a tile");

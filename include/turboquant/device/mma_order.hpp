@@ -46,15 +46,15 @@ namespace turboquant::detail::mma_order {
 }
 
 /// Tokens of a sub-tile: as many as registers of a warp hold at once, and enough that selectors of
-/// 1 to 3 bits fill dwords.
+/// 1 to 3 bits fill dwords, but not more than the tile has.
 [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t sub_tile_tokens(
-    std::size_t key_dim, std::size_t value_dim) noexcept {
+    std::size_t key_dim, std::size_t value_dim, std::size_t tile_tokens = 64) noexcept {
   const std::size_t widest = key_dim > value_dim ? key_dim : value_dim;
   std::size_t tokens = widest <= 64 ? 64 : (widest <= 128 ? 32 : 16);
   while (tokens < 64 && (tokens * key_dim % 1024 != 0 || tokens * value_dim % 1024 != 0)) {
     tokens *= 2;
   }
-  return tokens;
+  return tokens < tile_tokens ? tokens : tile_tokens;
 }
 
 /// Byte, from the start of its section, of dword `word` of `words` of a lane. Less than four dwords

@@ -6,6 +6,7 @@
 #include <turboquant/device/encode_search.hpp>
 #include <turboquant/device/team_encoder.hpp>
 #include <turboquant/device/team_pack.hpp>
+#include <turboquant/device/tile_sections.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -14,40 +15,6 @@
 /// The team encoder of the common formats, with rotations in registers.
 
 namespace turboquant::detail {
-
-/// Where a tile has what; made on the host, because arithmetic with formats is long.
-struct TileSections {
-  KeySection keys{};
-  ValueSection values{};
-  std::size_t key_scales = 0;
-  std::size_t value_scales = 0;
-  std::size_t value_zeros = 0;
-  std::size_t key_mean = 0;
-
-  explicit TileSections(const TileFormat& format)
-      : keys(key_codes(format)),
-        values(value_codes(format)),
-        key_scales(format.key_scales_offset()),
-        value_scales(format.value_scales_offset()),
-        value_zeros(format.value_zeros_offset()),
-        key_mean(format.key_mean_offset()) {}
-
-  /// Where the fp16 number of a token is, for keys and values of `Dim` coordinates.
-  /// @param offset of a section of such numbers
-  template <std::size_t Dim>
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION unsigned char* half_at(std::size_t offset,
-                                                                   bool of_values,
-                                                                   std::size_t token,
-                                                                   unsigned char* tile) const {
-    if (keys.sub_tiles.order == TileOrder::host) {
-      return tile + offset + 2 * token;
-    }
-    constexpr std::size_t tokens = mma_order::sub_tile_tokens(Dim, Dim);
-    const std::size_t place = of_values ? mma_order::value_half(tokens, token % tokens)
-                                        : mma_order::key_half(tokens, token % tokens);
-    return tile + token / tokens * keys.sub_tiles.bytes + offset + 2 * place;
-  }
-};
 
 /// For mse keys and values of `Dim` coordinates each.
 ///
@@ -58,18 +25,21 @@ struct TileSections {
 /// @tparam Lanes lanes of a token
 /// @tparam Width lanes of a hardware vector
 /// @tparam Centred whether the tiles have key means
-/// @tparam Steps hardware vectors of tokens that a thread takes one after another
+/// @tparam Tokens 64 for tiles of 64 tokens, 32 for those of 16 or 32
 template <std::size_t Dim, std::size_t Group, int Lanes, int Width, bool Centred,
-          int Steps = Width == 1 ? 8 : (Dim > 128 ? 4 : 2)>
+          std::size_t Tokens>
 struct RegisterTeamEncoder {
   using Vector = LaneVector<Dim, Lanes>;
   using Exchange = LaneExchange<Dim, Lanes>;
   using Exact = ExactVector<Width>;
-  static constexpr std::size_t all_tokens = TileFormat::max_tokens;
   /// Tokens that a hardware vector takes at a time.
   static constexpr int tokens = Width / Lanes;
-  /// Threads of a team, `Width` lanes each.
-  static constexpr int threads = static_cast<int>(all_tokens) / tokens / Steps;
+  /// Tokens that a thread, `Width` lanes, takes one vector after another; no tile has fewer.
+  static constexpr int thread_tokens = Width == 1    ? 8
+                                       : Tokens < 64 ? (tokens < 16 ? 16 : tokens)
+                                                     : (Dim > 128 ? 4 : 2) * tokens;
+  /// Threads of a team at most.
+  static constexpr int most_threads = static_cast<int>(Tokens) / thread_tokens;
   /// Of a thread: the exchanges of its tokens, or one uncertain token.
   static constexpr std::size_t work_bytes = tokens * Exchange::pitch > Exact::bytes(Dim)
                                                 ? tokens* Exchange::pitch
@@ -83,11 +53,23 @@ struct RegisterTeamEncoder {
   float rotation_factor;  ///< `hadamard_factor` of the rotations
   TileSections sections;  ///< of the tiles' format
 
+  /// Tokens of a tile.
+  [[nodiscard]] static constexpr TURBOQUANT_FUNCTION std::size_t all_tokens(
+      const TileTables& tables) noexcept {
+    return Tokens < 64 ? tables.format.tokens() : 64;
+  }
+  /// Threads of a team.
+  [[nodiscard]] static constexpr TURBOQUANT_FUNCTION int threads(
+      const TileTables& tables) noexcept {
+    return static_cast<int>(all_tokens(tables)) / thread_tokens;
+  }
+
   /// With 1 KiB for what a driver takes, which Kokkos forgets when it divides a multiprocessor's
-  /// scratch memory among teams.
+  /// scratch memory among teams; the many teams of small tiles would miss it more than they gain.
   [[nodiscard]] static constexpr TURBOQUANT_FUNCTION std::size_t scratch_bytes(
-      const TileTables& /*tables*/) noexcept {
-    return threads * work_bytes + 2 * all_tokens * (code_pitch + 1) + mean_bytes + 1024 +
+      const TileTables& tables) noexcept {
+    return static_cast<std::size_t>(threads(tables)) * work_bytes +
+           2 * all_tokens(tables) * (code_pitch + 1) + mean_bytes + (Tokens < 64 ? 0 : 1024) +
            TeamScratch::alignment;
   }
 
@@ -98,10 +80,12 @@ struct RegisterTeamEncoder {
       return;
     }
     TeamScratch scratch(team, scratch_bytes(tables) - TeamScratch::alignment);
-    unsigned char* const work = scratch.take(threads * work_bytes) +
-                                static_cast<std::size_t>(team.team_rank()) * work_bytes;
-    const Side keys{scratch.take(all_tokens * code_pitch), scratch.take(all_tokens)};
-    const Side values{scratch.take(all_tokens * code_pitch), scratch.take(all_tokens)};
+    const std::size_t count = all_tokens(tables);
+    unsigned char* const work =
+        scratch.take(static_cast<std::size_t>(threads(tables)) * work_bytes) +
+        static_cast<std::size_t>(team.team_rank()) * work_bytes;
+    const Side keys{scratch.take(count * code_pitch), scratch.take(count)};
+    const Side values{scratch.take(count * code_pitch), scratch.take(count)};
     auto* const tile = reinterpret_cast<unsigned char*>(in.tile);
     const float* centre = nullptr;
     if constexpr (Centred) {
@@ -118,7 +102,7 @@ struct RegisterTeamEncoder {
     // Calls with the first of every `tokens` tokens of the thread.
     const auto for_steps = [&](const auto& body) {
       TURBOQUANT_KEEP_LOOP_IN_KERNELS
-      for (int first = team.team_rank() * tokens; first < static_cast<int>(all_tokens);
+      for (int first = team.team_rank() * tokens; first < static_cast<int>(count);
            first += team.team_size() * tokens) {
         body(static_cast<std::size_t>(first));
       }
@@ -174,8 +158,12 @@ struct RegisterTeamEncoder {
       });
     }
     team.team_barrier();
-    pack_keys<Dim>(team, sections.keys, Codes{keys.codes}, tile);
-    pack_values<Dim>(team, sections.values, Codes{values.codes}, tile);
+    if constexpr (Tokens < 64) {
+      if (count == 16) {
+        return pack<16>(team, keys, values, tile);
+      }
+    }
+    pack<Tokens>(team, keys, values, tile);
   }
 
  private:
@@ -189,6 +177,14 @@ struct RegisterTeamEncoder {
     }
   };
 
+  /// The words of a tile of `TileTokens` tokens.
+  template <std::size_t TileTokens, class Team>
+  TURBOQUANT_FUNCTION void pack(const Team& team, const Side& keys, const Side& values,
+                                unsigned char* tile) const {
+    pack_keys<Dim, TileTokens>(team, sections.keys, Codes{keys.codes}, tile);
+    pack_values<Dim, TileTokens>(team, sections.values, Codes{values.codes}, tile);
+  }
+
   struct KeyScales {
     const TileSections& sections;
     unsigned char* tile;
@@ -198,7 +194,7 @@ struct RegisterTeamEncoder {
     }
     KOKKOS_FORCEINLINE_FUNCTION void store(std::size_t token, bool kept, float16 scale) const {
       scale.bits = static_cast<std::uint16_t>(scale.bits | (kept ? 0x8000U : 0U));
-      store_half(sections.half_at<Dim>(sections.key_scales, false, token, tile), scale);
+      store_half(sections.half_at<Dim, Tokens>(sections.key_scales, false, token, tile), scale);
     }
   };
   /// Codes of odd tokens are mirrored, as their scale is.
@@ -212,7 +208,7 @@ struct RegisterTeamEncoder {
     }
     KOKKOS_FORCEINLINE_FUNCTION void store(std::size_t token, bool /*kept*/, float16 scale) const {
       scale.bits = static_cast<std::uint16_t>(scale.bits ^ (token % 2 != 0 ? 0x8000U : 0U));
-      store_half(sections.half_at<Dim>(sections.value_scales, true, token, tile), scale);
+      store_half(sections.half_at<Dim, Tokens>(sections.value_scales, true, token, tile), scale);
     }
   };
 
@@ -231,7 +227,7 @@ struct RegisterTeamEncoder {
                                         unsigned char* tile, float* mean) const {
     const T* const rows = static_cast<const T*>(keys.data) + keys.offset(0, head);
     for_team_items<Dim>(team, [&](std::size_t d) {
-      const float16 number = key_mean_number(all_tokens, [&](std::size_t token) {
+      const float16 number = key_mean_number(Tokens, [&](std::size_t token) {
         return as_float(rows[static_cast<std::int64_t>(token) * keys.token_stride +
                              static_cast<std::int64_t>(d)]);
       });
@@ -323,8 +319,10 @@ struct RegisterTeamEncoder {
     constexpr int words = Vector::words / groups;
     static_assert(Group == 0 || words > 0);
     const int top = (1 << sections.values.width) - 1;
-    unsigned char* const scales = sections.half_at<Dim>(sections.value_scales, true, token, tile);
-    unsigned char* const zeros = sections.half_at<Dim>(sections.value_zeros, true, token, tile);
+    unsigned char* const scales =
+        sections.half_at<Dim, Tokens>(sections.value_scales, true, token, tile);
+    unsigned char* const zeros =
+        sections.half_at<Dim, Tokens>(sections.value_zeros, true, token, tile);
     const std::size_t stride = 2 * sections.values.sub_tiles.tokens;  // from group to group
     exchange.keep(vector);
     TURBOQUANT_KEEP_LOOP_IN_KERNELS

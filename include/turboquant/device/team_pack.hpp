@@ -9,7 +9,7 @@
 
 /// @file
 /// From codes of single tokens to the code words of a tile, by a team. Dimensions are powers of two
-/// from 64 on.
+/// from 64 to 256, tiles have 16, 32 or 64 tokens.
 
 namespace turboquant::detail {
 
@@ -74,48 +74,47 @@ inline TURBOQUANT_FUNCTION void transpose_nibbles(std::uint32_t (&x)[8]) noexcep
 }
 
 /// Key words of a tile in host order.
-template <std::size_t Dim, class Team, class Codes>
+template <std::size_t Dim, std::size_t Tokens, class Team, class Codes>
 TURBOQUANT_FUNCTION void pack_host_keys(const Team& team, const KeySection& section,
                                         const Codes& codes, unsigned char* tile) {
-  constexpr std::size_t tokens = TileFormat::max_tokens;
-  for_team_items<Dim / 32 * tokens>(team, [&](std::size_t item) {
-    const std::size_t token = item % tokens;
-    const std::size_t block = item / tokens;
+  for_team_items<Dim / 32 * Tokens>(team, [&](std::size_t item) {
+    const std::size_t token = item % Tokens;
+    const std::size_t block = item / Tokens;
     const FourWords found = codes.four(token, 4 * block);
     std::uint32_t four[4];
     TURBOQUANT_UNROLL_IN_KERNELS
     for (std::size_t k = 0; k < 4; ++k) {
       four[k] = to_host_nibbles(found.words[k]);
     }
-    unsigned char* out = tile + section.offset + 4 * (block * section.width * tokens + token);
+    unsigned char* out = tile + section.offset + 4 * (block * section.width * Tokens + token);
     switch (section.width) {
       case 2:
         store_word(out, four[0] | (four[1] << 2U));
-        return store_word(out + 4 * tokens, four[2] | (four[3] << 2U));
+        return store_word(out + 4 * Tokens, four[2] | (four[3] << 2U));
       case 3:
         store_word(out, four[0] | ((four[3] & 0x11111111U) << 3U));
-        store_word(out + 4 * tokens, four[1] | ((four[3] & 0x22222222U) << 2U));
-        return store_word(out + 8 * tokens, four[2] | ((four[3] & 0x44444444U) << 1U));
+        store_word(out + 4 * Tokens, four[1] | ((four[3] & 0x22222222U) << 2U));
+        return store_word(out + 8 * Tokens, four[2] | ((four[3] & 0x44444444U) << 1U));
       default:
         TURBOQUANT_UNROLL_IN_KERNELS
         for (std::size_t k = 0; k < 4; ++k) {
-          store_word(out + 4 * k * tokens, four[k]);
+          store_word(out + 4 * k * Tokens, four[k]);
         }
     }
   });
 }
 
-/// Value words of a tile in host order.
-template <std::size_t Dim, class Team, class Codes>
+/// Value words of a tile in host order; not for planes.
+template <std::size_t Dim, std::size_t Tokens, class Team, class Codes>
 TURBOQUANT_FUNCTION void pack_host_values(const Team& team, const ValueSection& section,
                                           const Codes& codes, unsigned char* tile) {
   // An item makes the words of 8 dimensions and as many tokens as fill a word.
   const std::size_t groups = section.width == 4 ? 1 : (section.width == 2 ? 2 : 4);
   constexpr std::size_t dim_words = Dim / 8;
-  for_team_items<dim_words * 8>(team, [&](std::size_t item) {
+  for_team_items<dim_words*(Tokens / 8)>(team, [&](std::size_t item) {
     const std::size_t number = item % dim_words;
     const std::size_t first = item / dim_words * groups;
-    if (first >= 8) {
+    if (first >= Tokens / 8) {
       return;
     }
     unsigned char* const column = tile + section.offset + 4 * section.column(8 * number);
@@ -165,16 +164,54 @@ TURBOQUANT_FUNCTION void pack_host_values(const Team& team, const ValueSection& 
   });
 }
 
+/// Three bits of 16 tokens in host order: rows of 16-bit words, a bit a token.
+template <std::size_t Dim, class Team, class Codes>
+TURBOQUANT_FUNCTION void pack_value_planes(const Team& team, const ValueSection& section,
+                                           const Codes& codes, unsigned char* tile) {
+  // An item makes the words of a bit of 8 dimensions; items follow each other in the tile.
+  constexpr std::size_t words = 32 / 8;  // of codes, in a row
+  for_team_items<Dim / 32 * 3 * words>(team, [&](std::size_t item) {
+    const std::size_t number = item / (3 * words) * words + item % words;
+    const auto bit = static_cast<unsigned>(item / words % 3);
+    // Nibble i: the bits of four tokens of dimension i.
+    std::uint32_t four[4] = {};
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (unsigned t = 0; t < 16; ++t) {
+      four[t / 4] |= ((codes.word(t, number) >> bit) & 0x11111111U) << (t % 4);
+    }
+    // Bytes of even and of odd dimensions, of 8 tokens each.
+    std::uint32_t even[2];
+    std::uint32_t odd[2];
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (std::size_t g = 0; g < 2; ++g) {
+      const std::uint32_t low = four[2 * g];
+      const std::uint32_t high = four[2 * g + 1];
+      even[g] = (low & 0x0F0F0F0FU) | ((high & 0x0F0F0F0FU) << 4U);
+      odd[g] = ((low >> 4U) & 0x0F0F0F0FU) | (high & 0xF0F0F0F0U);
+    }
+    const std::uint32_t even_words[2] = {pick_bytes<0x5140>(even[0], even[1]),
+                                         pick_bytes<0x7362>(even[0], even[1])};
+    const std::uint32_t odd_words[2] = {pick_bytes<0x5140>(odd[0], odd[1]),
+                                        pick_bytes<0x7362>(odd[0], odd[1])};
+    unsigned char* const out = tile + section.offset + 16 * item;
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (std::size_t i = 0; i < 2; ++i) {
+      store_word(out + 8 * i, pick_bytes<0x5410>(even_words[i], odd_words[i]));
+      store_word(out + 8 * i + 4, pick_bytes<0x7632>(even_words[i], odd_words[i]));
+    }
+  });
+}
+
 /// The words of one section of a tile in mma order.
 /// @param nibbles called with a sub-tile, a lane and a selector; its 8 codes
-template <std::size_t Dim, class Team, class Section, class Nibbles>
+template <std::size_t Dim, std::size_t Tokens, class Team, class Section, class Nibbles>
 TURBOQUANT_FUNCTION void pack_mma(const Team& team, const Section& section, bool table,
                                   const Nibbles& nibbles, unsigned char* tile) {
-  constexpr std::size_t tokens = mma_order::sub_tile_tokens(Dim, Dim);
+  constexpr std::size_t tokens = mma_order::sub_tile_tokens(Dim, Dim, Tokens);
   constexpr std::size_t count = mma_order::selectors(tokens, Dim);
   constexpr std::size_t quads = count / 4;
   const mma_order::Selectors selectors{section.width, table, count};
-  for_team_items<TileFormat::max_tokens / tokens * 32 * quads>(team, [&](std::size_t item) {
+  for_team_items<Tokens / tokens * 32 * quads>(team, [&](std::size_t item) {
     const std::size_t lane = item % 32;
     const std::size_t quad = item / 32 % quads;
     const std::size_t part = item / 32 / quads;
@@ -188,11 +225,11 @@ TURBOQUANT_FUNCTION void pack_mma(const Team& team, const Section& section, bool
 }
 
 /// Key words of a tile in mma order.
-template <std::size_t Dim, class Team, class Codes>
+template <std::size_t Dim, std::size_t Tokens, class Team, class Codes>
 TURBOQUANT_FUNCTION void pack_mma_keys(const Team& team, const KeySection& section,
                                        const Codes& codes, unsigned char* tile) {
   constexpr std::size_t blocks = Dim / 32;
-  pack_mma<Dim>(
+  pack_mma<Dim, Tokens>(
       team, section, true,
       [&](std::size_t first, std::size_t lane, std::size_t selector) {
         return codes.word(first + 8 * (selector / blocks) + lane / 4,
@@ -202,14 +239,14 @@ TURBOQUANT_FUNCTION void pack_mma_keys(const Team& team, const KeySection& secti
 }
 
 /// Value words of a tile in mma order.
-template <std::size_t Dim, class Team, class Codes>
+template <std::size_t Dim, std::size_t Tokens, class Team, class Codes>
 TURBOQUANT_FUNCTION void pack_mma_values(const Team& team, const ValueSection& section,
                                          const Codes& codes, unsigned char* tile) {
   constexpr std::size_t blocks = Dim / 16;
   // Tokens of bytes 1 and 2.
   const std::size_t second = section.table ? 1 : 8;
   const std::size_t third = section.table ? 8 : 1;
-  pack_mma<Dim>(
+  pack_mma<Dim, Tokens>(
       team, section, section.table,
       [&](std::size_t first, std::size_t lane, std::size_t selector) {
         const std::size_t number = selector % blocks * 2 + lane / 16;
@@ -225,26 +262,30 @@ TURBOQUANT_FUNCTION void pack_mma_values(const Team& team, const ValueSection& s
       tile);
 }
 
-/// Key words of a tile of `Dim` coordinates.
-template <std::size_t Dim, class Team, class Codes>
+/// Key words of a tile of `Tokens` tokens with `Dim` coordinates.
+template <std::size_t Dim, std::size_t Tokens, class Team, class Codes>
 TURBOQUANT_FUNCTION void pack_keys(const Team& team, const KeySection& section, const Codes& codes,
                                    unsigned char* tile) {
   if (section.sub_tiles.order == TileOrder::host) {
-    pack_host_keys<Dim>(team, section, codes, tile);
+    pack_host_keys<Dim, Tokens>(team, section, codes, tile);
   } else {
-    pack_mma_keys<Dim>(team, section, codes, tile);
+    pack_mma_keys<Dim, Tokens>(team, section, codes, tile);
   }
 }
 
-/// Value words of a tile of `Dim` coordinates.
-template <std::size_t Dim, class Team, class Codes>
+/// Value words of a tile of `Tokens` tokens with `Dim` coordinates.
+template <std::size_t Dim, std::size_t Tokens, class Team, class Codes>
 TURBOQUANT_FUNCTION void pack_values(const Team& team, const ValueSection& section,
                                      const Codes& codes, unsigned char* tile) {
-  if (section.sub_tiles.order == TileOrder::host) {
-    pack_host_values<Dim>(team, section, codes, tile);
-  } else {
-    pack_mma_values<Dim>(team, section, codes, tile);
+  if (section.sub_tiles.order == TileOrder::mma) {
+    return pack_mma_values<Dim, Tokens>(team, section, codes, tile);
   }
+  if constexpr (host_order::has_value_planes(3, Tokens)) {
+    if (section.width == 3) {
+      return pack_value_planes<Dim>(team, section, codes, tile);
+    }
+  }
+  pack_host_values<Dim, Tokens>(team, section, codes, tile);
 }
 
 }  // namespace turboquant::detail

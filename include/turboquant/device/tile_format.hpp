@@ -72,9 +72,8 @@ struct TileFormat {
     if (order == TileOrder::host) {
       return tokens();
     }
-    const std::size_t most = detail::mma_order::sub_tile_tokens(
-        static_cast<std::size_t>(key_dim), static_cast<std::size_t>(value_dim));
-    return most < tokens() ? most : tokens();
+    return detail::mma_order::sub_tile_tokens(static_cast<std::size_t>(key_dim),
+                                              static_cast<std::size_t>(value_dim), tokens());
   }
   [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::size_t sub_tile_bytes() const noexcept {
     return sub_tile_tokens() * token_bytes();
