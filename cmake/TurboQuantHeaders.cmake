@@ -21,3 +21,27 @@ function(turboquant_headers target out)
       "${mine}"
       PARENT_SCOPE)
 endfunction()
+
+# turboquant_read_ahead(<include folder> <header> <candidates> <variable>): the last of the candidates that the header
+# includes, itself or through other headers of the library; empty where it includes none of them.
+function(turboquant_read_ahead root header candidates out)
+  set(included "")
+  set(open "${header}")
+  while(open)
+    list(POP_FRONT open next)
+    file(STRINGS "${root}/${next}" lines REGEX "^#include <turboquant/")
+    list(TRANSFORM lines REPLACE "^#include <([^>]+)>.*$" "\\1")
+    list(REMOVE_ITEM lines ${included} "")
+    list(APPEND included ${lines})
+    list(APPEND open ${lines})
+  endwhile()
+  set(found "")
+  foreach(candidate IN LISTS candidates)
+    if(candidate IN_LIST included)
+      set(found "${candidate}")
+    endif()
+  endforeach()
+  set(${out}
+      "${found}"
+      PARENT_SCOPE)
+endfunction()

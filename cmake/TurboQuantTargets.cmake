@@ -60,12 +60,13 @@ mark_as_advanced(TURBOQUANT_TEST_LAUNCHER)
 set(TURBOQUANT_TEST_DEFINITIONS TURBOQUANT_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests/data" _GLIBCXX_ASSERTIONS)
 
 # turboquant_test(<name> [SOURCES <more>...] LINK <targets>... [TIMEOUT <seconds>] [NO_MAIN]
-#                 [LABELS <more>...] [OWN_FLAGS])
+#                 [LABELS <more>...] [OWN_FLAGS] [OPTIMISED])
 # Builds <name>_test.cpp of the calling folder and registers it as <folder>.<name> under the label
 # core, hf or turboquant, whichever of the linked targets needs most. A test whose target is left out of this
-# build is left out too. OWN_FLAGS: the caller changes how it is compiled. The target turboquant_tests_<folder> builds all tests of a folder.
+# build is left out too. OWN_FLAGS: the caller changes how it is compiled. OPTIMISED: it computes
+# for long, so that every build compiles it with -O1, whatever is quicker to compile. The target turboquant_tests_<folder> builds all tests of a folder.
 function(turboquant_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN;OWN_FLAGS" "TIMEOUT" "SOURCES;LINK;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN;OWN_FLAGS;OPTIMISED" "TIMEOUT" "SOURCES;LINK;LABELS")
   turboquant_links("${arg_LINK}" complete)
   if(NOT complete)
     return()
@@ -94,8 +95,11 @@ function(turboquant_test name)
   if(label STREQUAL "turboquant")
     set(precompiled turboquant_precompiled_turboquant)
   endif()
-  # Programs without doctest's main would lack what its header refers to.
-  if(TARGET ${precompiled} AND NOT arg_OWN_FLAGS AND NOT arg_NO_MAIN)
+  if(arg_OPTIMISED)
+    target_compile_options(${target} PRIVATE -O1)
+  endif()
+  # Programs without doctest's main would lack what its header refers to; other levels of optimisation need another one.
+  if(TARGET ${precompiled} AND NOT arg_OWN_FLAGS AND NOT arg_OPTIMISED AND NOT arg_NO_MAIN)
     target_precompile_headers(${target} REUSE_FROM ${precompiled})
     # GCC forgets which precompiled headers are the system's and reports its own std::string.
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -646,7 +646,8 @@ TEST_CASE("pages of no whole tiles are refused by name") {
   for (const std::int64_t bad : {0, 16, -64, 100}) {
     CHECK(contains(refusal(2, bad),
                    "invalid_argument: CompressedKVStore::page_bytes: block_size is " +
-                       std::to_string(bad) + ", expected a positive multiple of tile_tokens = 64 up to 2^30"));
+                       std::to_string(bad) +
+                       ", expected a positive multiple of tile_tokens = 64 up to 2^30"));
   }
   CHECK(contains(refusal(0, 64), "CompressedKVStore::page_bytes: kv_heads is 0"));
 }

@@ -531,9 +531,10 @@ TEST_CASE("layers that contradict themselves are refused by number and field") {
   windowed.capture.block_size = 100;
   for (const std::int64_t bad : {100, 16, 1, -64}) {
     windowed.capture.block_size = bad;
-    CHECK(contains(refusal({layer(shape), windowed}),
-                   "CacheManager: layers[1].capture.block_size is " + std::to_string(bad) +
-                       ", expected a positive multiple of codec.format.tile_tokens = 64 up to 2^30"));
+    CHECK(
+        contains(refusal({layer(shape), windowed}),
+                 "CacheManager: layers[1].capture.block_size is " + std::to_string(bad) +
+                     ", expected a positive multiple of codec.format.tile_tokens = 64 up to 2^30"));
   }
   CHECK(contains(error_of([] {
                    const Manager<float> manager(

@@ -65,12 +65,11 @@ struct RegisterTeamEncoder {
   }
 
   /// With 1 KiB for what a driver takes, which Kokkos forgets when it divides a multiprocessor's
-  /// scratch memory among teams; the many teams of small tiles would miss it more than they gain.
+  /// scratch memory among teams.
   [[nodiscard]] static constexpr TURBOQUANT_FUNCTION std::size_t scratch_bytes(
       const TileTables& tables) noexcept {
     return static_cast<std::size_t>(threads(tables)) * work_bytes +
-           2 * all_tokens(tables) * (code_pitch + 1) + mean_bytes + (Tokens < 64 ? 0 : 1024) +
-           TeamScratch::alignment;
+           2 * all_tokens(tables) * (code_pitch + 1) + mean_bytes + 1024 + TeamScratch::alignment;
   }
 
   template <class Team>
