@@ -173,7 +173,7 @@ std::string name_of(const DecodeOptions& options);
 /// logit by about 0.006 of it, 16-bit weights round by up to 2^-14 of the largest; few tokens do
 /// not average that out.
 inline double bound(Exactness exactness) {
-  return exactness == Exactness::exact ? 3e-4 : 2.5e-2;
+  return exactness == Exactness::exact ? 4e-4 : 2.5e-2;
 }
 
 /// Output and log-sum-exp of every arch and exactness against the reference.

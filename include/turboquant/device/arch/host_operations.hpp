@@ -32,7 +32,7 @@ enum class Exactness {
   int8,   ///< 8-bit query, 16-bit weights: 1e-3 over thousands of tokens, up to 2.5e-2 over few
   fast,   ///< 8-bit query, 8-bit weights: 2.5e-3 over thousands of tokens, up to 2.5e-2 over few
   exact,  ///< two 8-bit limbs of the query, 16-bit weights, or float: 2e-5 over thousands of
-          ///< tokens, up to 3e-4 over few
+          ///< tokens, up to 4e-4 over few
 };
 
 [[nodiscard]] constexpr std::string_view to_string(Exactness exactness) noexcept {
