@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 using cache_test::codec_options;
@@ -219,4 +220,11 @@ TEST_CASE("pages that are no whole tiles are refused with both sizes") {
   CHECK(
       contains(error_of([&] { runtime_test::Manager<float>({.layers = {options}}); }),
                "block_size is 16, expected a positive multiple of codec.format.tile_tokens = 64"));
+  // A size that no tile has is not the page's fault.
+  for (const int bad : {0, -16, 24, 128}) {
+    options.codec->format.tile_tokens = bad;
+    CHECK(contains(error_of([&] { runtime_test::Manager<float>({.layers = {options}}); }),
+                   "CacheManager: layers[0]: TileFormat: tile_tokens is " + std::to_string(bad) +
+                       ", expected 16, 32 or 64"));
+  }
 }

@@ -91,14 +91,17 @@ inline void require_layers(const std::vector<LayerOptions>& layers) {
               "CacheManager: layers[", i, "].source is ", source,
               ", expected a layer with a cache of its own");
     } else if (layer.codec) {
+      {
+        const ErrorContext context("CacheManager: layers[", i, "]: ");
+        require_supported(layer.codec->format);
+      }
       const std::int64_t block_size = layer.capture.block_size;
       const int tile_tokens = layer.codec->format.tile_tokens;
-      require(block_size > 0 && tile_tokens > 0 && block_size % tile_tokens == 0 &&
-                  block_size <= std::int64_t{1} << 30U,
-              ErrorCode::invalid_argument, "CacheManager: layers[", i, "].capture.block_size is ",
-              block_size,
-              ", expected a positive multiple of codec.format.tile_tokens = ", tile_tokens,
-              " up to 2^30");
+      require(
+          block_size > 0 && block_size % tile_tokens == 0 && block_size <= std::int64_t{1} << 30U,
+          ErrorCode::invalid_argument, "CacheManager: layers[", i, "].capture.block_size is ",
+          block_size, ", expected a positive multiple of codec.format.tile_tokens = ", tile_tokens,
+          " up to 2^30");
     }
     require(layer.has_cache || !layer.codec, ErrorCode::invalid_argument, "CacheManager: layers[",
             i, "] has a codec, expected none where has_cache is false");
