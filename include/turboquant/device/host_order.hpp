@@ -3,7 +3,6 @@
 #include <turboquant/device/tile_order.hpp>
 
 #include <cstddef>
-#include <cstdint>
 
 /// @file
 /// Where bits are in host order.
@@ -38,13 +37,6 @@ constexpr TURBOQUANT_FUNCTION TileBit in_word(std::size_t section, std::size_t w
 /// Lowest bit of nibble n of 8 in a dword: low nibbles of bytes 0..3, then their high nibbles.
 constexpr TURBOQUANT_FUNCTION unsigned nibble_shift(std::size_t n) noexcept {
   return static_cast<unsigned>(n % 4 * 8 + n / 4 * 4);
-}
-
-/// Bits 0 to 7 to the lowest bits of nibbles 0 to 7.
-[[nodiscard]] constexpr TURBOQUANT_FUNCTION std::uint32_t spread_byte(std::uint32_t x) noexcept {
-  x = (x | (x << 12U)) & 0x000F000FU;
-  x = (x | (x << 6U)) & 0x03030303U;
-  return (x | (x << 3U)) & 0x11111111U;
 }
 
 /// Bit `bit` of the key code of `width` bits of (token, dim) of a tile of `tokens` tokens;

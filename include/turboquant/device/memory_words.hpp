@@ -35,6 +35,21 @@ inline TURBOQUANT_FUNCTION void store_half(unsigned char* at, float16 half) noex
   std::memcpy(std::assume_aligned<2>(at), &half.bits, 2);
 }
 
+/// Bits 0 to 7 to the lowest bits of nibbles 0 to 7.
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION std::uint32_t spread_byte(std::uint32_t x) noexcept {
+  x = (x | (x << 12U)) & 0x000F000FU;
+  x = (x | (x << 6U)) & 0x03030303U;
+  return (x | (x << 3U)) & 0x11111111U;
+}
+/// The lowest bits of nibbles 0 to 7 as bits 0 to 7: inverse of `spread_byte`.
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION std::uint32_t gather_byte(
+    std::uint32_t nibbles) noexcept {
+  std::uint32_t x = nibbles & 0x11111111U;
+  x = (x | (x >> 3U)) & 0x03030303U;
+  x = (x | (x >> 6U)) & 0x000F000FU;
+  return (x | (x >> 12U)) & 0xFFU;
+}
+
 /// Changes words of a tile that no one else changes at the same time.
 struct PlainWords {
   /// Clears the bits of `clear`, then sets those of `set`.

@@ -123,10 +123,7 @@ struct Selectors {
                                                               std::size_t selector) const noexcept {
     std::uint32_t nibbles = 0;
     for (unsigned bit = 0; bit < width; ++bit) {
-      const std::uint32_t plane = column[plane_byte(width, packed(), selector, bit)];
-      for (unsigned n = 0; n < 8; ++n) {
-        nibbles |= ((plane >> n) & 1U) << (4 * n + bit);
-      }
+      nibbles |= spread_byte(column[plane_byte(width, packed(), selector, bit)]) << bit;
     }
     return nibbles;
   }
@@ -134,16 +131,11 @@ struct Selectors {
   TURBOQUANT_FUNCTION void write_planes(unsigned char* section, std::size_t lane,
                                         std::size_t selector, std::uint32_t mask,
                                         std::uint32_t nibbles, const Words& change) const noexcept {
+    const std::uint32_t bits = gather_byte(mask);
+    const auto shift = static_cast<unsigned>(8 * (lane % 4));
     for (unsigned bit = 0; bit < width; ++bit) {
-      std::uint32_t bits = 0;
-      std::uint32_t to = 0;
-      for (unsigned n = 0; n < 8; ++n) {
-        bits |= ((mask >> (4 * n)) & 1U) << n;
-        to |= ((nibbles >> (4 * n + bit)) & 1U) << n;
-      }
-      const auto shift = static_cast<unsigned>(8 * (lane % 4));
       change(section + plane_byte(width, packed(), selector, bit) + lane / 4 * 4, bits << shift,
-             (to & bits) << shift);
+             (gather_byte(nibbles >> bit) & bits) << shift);
     }
   }
 

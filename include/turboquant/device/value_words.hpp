@@ -144,7 +144,7 @@ struct ValueSection {
     const unsigned char* at = tile + plane_byte(group, d);
     std::uint32_t nibbles = 0;
     for (unsigned bit = 0; bit < 3; ++bit, at += 2 * row_words(d)) {
-      nibbles |= host_order::spread_byte(*at) << bit;
+      nibbles |= spread_byte(*at) << bit;
     }
     return nibbles;
   }
@@ -152,10 +152,7 @@ struct ValueSection {
   TURBOQUANT_FUNCTION void write_planes(unsigned char* tile, std::size_t group, std::size_t d,
                                         std::uint32_t nibbles, const Words& change) const noexcept {
     for (unsigned bit = 0; bit < 3; ++bit) {
-      std::uint32_t bits = 0;
-      for (unsigned token = 0; token < 8; ++token) {
-        bits |= ((nibbles >> (4 * token + bit)) & 1U) << token;
-      }
+      const std::uint32_t bits = gather_byte(nibbles >> bit);
       const std::size_t at = plane_byte(group, d) + bit * 2 * row_words(d);
       change(tile + at / 4 * 4, 0, bits << (8 * (at % 4)));
     }

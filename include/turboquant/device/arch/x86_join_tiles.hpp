@@ -36,10 +36,10 @@ inline void join_value_planes(const unsigned char* even, const unsigned char* od
     for (unsigned bit = 0; bit < 3; ++bit) {
       const unsigned char* const a = even + 2 * (bit * width + d);
       const unsigned char* const b = odd + 2 * (bit * width + d);
-      words[0] |= host_order::spread_byte(a[0]) << bit;
-      words[1] |= host_order::spread_byte(a[1]) << bit;
-      words[2] |= host_order::spread_byte(b[0]) << bit;
-      words[bit] |= host_order::spread_byte(b[1]) << 3U;
+      words[0] |= spread_byte(a[0]) << bit;
+      words[1] |= spread_byte(a[1]) << bit;
+      words[2] |= spread_byte(b[0]) << bit;
+      words[bit] |= spread_byte(b[1]) << 3U;
     }
     for (std::size_t row = 0; row < 3; ++row) {
       store_word(out + 4 * (row * width + d), words[row]);
