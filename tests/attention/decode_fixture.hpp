@@ -8,6 +8,7 @@
 #include <turboquant/attention/decode_problem.hpp>
 #include <turboquant/device/tile_codec.hpp>
 
+#include <support/host_kernels.hpp>
 #include <support/tile_inputs.hpp>
 
 #include <cstddef>

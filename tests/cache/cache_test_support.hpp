@@ -7,6 +7,7 @@
 #include <turboquant/device/tile_decoder.hpp>
 
 #include <Kokkos_Core.hpp>
+#include <support/host_kernels.hpp>
 #include <support/one_thread.hpp>
 
 #include <cmath>

@@ -87,6 +87,17 @@ TEST_CASE("the limit is hard, the last bytes below it are used, and a refusal ch
   CHECK_NOTHROW(pool.reserve(1));
 }
 
+TEST_CASE("memory that the machine does not have is refused, and nothing changes") {
+  const auto ledger = std::make_shared<MemoryLedger>();
+  Pool pool(ledger, {.page_bytes = std::size_t{1} << 40U});
+  // Beyond every address space, whatever the system promises.
+  CHECK(contains(error_of([&] { pool.reserve(std::size_t{1} << 20U); }),
+                 "capacity: turboquant::PagePool::slab: 1152921504606846976 bytes cannot be "
+                 "allocated in Host"));
+  CHECK(pool.num_pages() == 0);
+  CHECK(ledger->total() == 0);
+}
+
 TEST_CASE("trim frees only allocations without a used page") {
   const auto ledger = std::make_shared<MemoryLedger>();
   Pool pool(ledger, {.page_bytes = 64, .slab_pages = 2});

@@ -5,6 +5,7 @@
 #include <turboquant/device/encode_tiles.hpp>
 
 #include <doctest/doctest.h>
+#include <support/host_kernels.hpp>
 #include <support/tile_inputs.hpp>
 
 #include <algorithm>

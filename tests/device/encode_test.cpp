@@ -9,6 +9,7 @@
 
 #include <doctest/doctest.h>
 #include <support/error_of.hpp>
+#include <support/host_kernels.hpp>
 #include <support/one_thread.hpp>
 #include <support/tile_inputs.hpp>
 

@@ -8,6 +8,7 @@
 
 #include <doctest/doctest.h>
 #include <support/error_of.hpp>
+#include <support/host_kernels.hpp>
 #include <support/tile_inputs.hpp>
 
 #include <algorithm>

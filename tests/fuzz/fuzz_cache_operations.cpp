@@ -1,6 +1,7 @@
 // Operations on a cache manager, valid and not: lengths agree with a plain model, a refused call
 // changes nothing, and a manager without sequences holds no token.
 #include "fuzz/fuzz_input.hpp"
+#include "support/host_kernels.hpp"
 #include "support/one_thread.hpp"
 
 #include <turboquant/device/runtime.hpp>

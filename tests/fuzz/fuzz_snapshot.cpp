@@ -4,6 +4,7 @@
 // The last 8 bytes of an input are ignored: the checksum of the rest takes their place, unless the
 // first of them is odd.
 #include "fuzz/fuzz_input.hpp"
+#include "support/host_kernels.hpp"
 #include "support/one_thread.hpp"
 
 #include <turboquant/cache/snapshot.hpp>

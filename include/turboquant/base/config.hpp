@@ -83,3 +83,13 @@ inline constexpr int version =
     std::abort();                                                 \
   } while (false)
 #endif
+
+/// `TURBOQUANT_TRY {...} TURBOQUANT_CATCH_ALL {...}`: the second block runs when a function of
+/// another library throws in the first; never where exceptions are switched off.
+#if TURBOQUANT_HAS_EXCEPTIONS
+#define TURBOQUANT_TRY try
+#define TURBOQUANT_CATCH_ALL catch (...)
+#else
+#define TURBOQUANT_TRY if (true)
+#define TURBOQUANT_CATCH_ALL else
+#endif

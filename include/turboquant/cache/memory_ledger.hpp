@@ -137,14 +137,29 @@ class LedgerEntry {
   std::size_t bytes_;
 };
 
+/// Uninitialised bytes of a memory space.
+/// @param call the public function that allocates, and ": ", or nothing
+/// @throws Error(capacity) where there are not as many.
+template <class Space>
+[[nodiscard]] Kokkos::View<std::byte*, Space> allocate_view(const std::string& call,
+                                                            std::size_t bytes, const char* label) {
+  TURBOQUANT_TRY {
+    return Kokkos::View<std::byte*, Space>(
+        Kokkos::view_alloc(std::string(label), Kokkos::WithoutInitializing), bytes);
+  }
+  TURBOQUANT_CATCH_ALL {
+    fail(ErrorCode::capacity, call, label, ": ", bytes, " bytes cannot be allocated in ",
+         Space::name());
+  }
+}
+
 /// An allocation and its entry, which outlives it.
 template <class Space>
 struct ChargedBytes {
   ChargedBytes(const std::shared_ptr<MemoryLedger>& ledger, MemoryKind kind, std::size_t bytes,
                const char* label)
       : entry(ledger, kind, bytes, label),
-        view(Kokkos::View<std::byte*, Space>(
-            Kokkos::view_alloc(std::string(label), Kokkos::WithoutInitializing), bytes)) {}
+        view(allocate_view<Space>(ledger->call(), bytes, label)) {}
 
   LedgerEntry entry;
   LastingView<Kokkos::View<std::byte*, Space>> view;
@@ -153,7 +168,8 @@ struct ChargedBytes {
 /// Uninitialised device bytes with shared ownership; freed and credited with the last owner.
 ///
 /// `use_count() == 1` tells an owner that it may write in place.
-/// @throws Error(capacity) beyond the ledger's limit; whatever the allocator throws.
+/// @throws Error(capacity) beyond the ledger's limit, or where the memory space has not as many
+/// bytes.
 template <class Space>
 [[nodiscard]] std::shared_ptr<std::byte> allocate_bytes(const std::shared_ptr<MemoryLedger>& ledger,
                                                         MemoryKind kind, std::size_t bytes,

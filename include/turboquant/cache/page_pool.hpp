@@ -53,7 +53,8 @@ class PagePool {
   PagePool& operator=(const PagePool&) = default;
 
   /// A page nobody else has.
-  /// @throws Error(capacity) beyond the ledger's limit; the pool is unchanged. O(1) amortised.
+  /// @throws Error(capacity) beyond the limit or what the machine has; the pool is unchanged. O(1)
+  /// amortised.
   [[nodiscard]] Page acquire() {
     if (state_->free.empty()) {
       grow(1);
@@ -62,7 +63,7 @@ class PagePool {
   }
 
   /// Makes sure that `count` pages are free, so that as many calls of `acquire` succeed.
-  /// @throws Error(capacity) beyond the ledger's limit; nothing is allocated then.
+  /// @throws Error(capacity) beyond the limit or what the machine has; nothing is allocated then.
   void reserve(std::size_t count) {
     const std::size_t missing = count - (std::min)(count, state_->free.size());
     const std::size_t affordable = state_->ledger->available() / state_->page_bytes;
@@ -124,12 +125,12 @@ class PagePool {
     const std::size_t affordable = state.ledger->available() / state.page_bytes;
     const std::size_t count =
         std::clamp(affordable, std::size_t{1}, (std::max)(wanted, state.slab_pages));
-    state.slabs.reserve(state.slabs.size() + 1);
-    state.free.reserve(state.pages + count);
     Slab slab;
     slab.memory = detail::allocate_bytes<Space>(
         state.ledger, MemoryKind::pages, count * state.page_bytes, "turboquant::PagePool::slab");
     slab.pages = count;
+    state.slabs.reserve(state.slabs.size() + 1);
+    state.free.reserve(state.pages + count);
     for (std::size_t i = count; i-- > 0;) {
       state.free.push_back(slab.memory.get() + i * state.page_bytes);
     }

@@ -10,6 +10,31 @@
 
 namespace turboquant {
 
+/// The host's kernels. Every translation unit that encodes or attends on the host compiles them,
+/// which takes longer than all else in it. A program may have them compiled once instead: all its
+/// files declare, after including the library, what one of them defines:
+///
+///     extern template struct turboquant::HostKernels<>;  // all others
+///     template struct turboquant::HostKernels<>;         // one
+template <class Unused = void>
+struct HostKernels {
+  /// Null where the processor or the build lacks the instructions.
+  [[nodiscard]] static const detail::HostOperations* find(HostArch arch);
+};
+
+template <class Unused>
+const detail::HostOperations* HostKernels<Unused>::find(HostArch arch) {
+#if TURBOQUANT_X86
+  if (arch == HostArch::avx512 && detail::processor_has_avx512()) {
+    return &detail::avx512::operations;
+  }
+  if (arch == HostArch::avx2 && detail::processor_has_avx2()) {
+    return &detail::avx2::operations;
+  }
+#endif
+  return arch == HostArch::portable ? &detail::portable_operations : nullptr;
+}
+
 namespace detail {
 
 [[nodiscard]] inline HostArch arch_from_environment() {
@@ -26,18 +51,6 @@ namespace detail {
        "\", expected portable, avx2 or avx512");
 }
 
-[[nodiscard]] inline const HostOperations* find_operations(HostArch arch) {
-#if TURBOQUANT_X86
-  if (arch == HostArch::avx512 && processor_has_avx512()) {
-    return &avx512::operations;
-  }
-  if (arch == HostArch::avx2 && processor_has_avx2()) {
-    return &avx2::operations;
-  }
-#endif
-  return arch == HostArch::portable ? &portable_operations : nullptr;
-}
-
 /// The operations of `arch`.
 /// @throws Error(unsupported) where processor or build lack its instructions,
 /// Error(invalid_argument) for an unknown
@@ -49,13 +62,13 @@ namespace detail {
   const HostArch wanted = arch == HostArch::automatic ? arch_from_environment() : arch;
   if (wanted == HostArch::automatic) {
     for (const HostArch candidate : {HostArch::avx512, HostArch::avx2}) {
-      if (const HostOperations* found = find_operations(candidate)) {
+      if (const HostOperations* found = HostKernels<>::find(candidate)) {
         return *found;
       }
     }
-    return portable_operations;
+    return *HostKernels<>::find(HostArch::portable);
   }
-  const HostOperations* found = find_operations(wanted);
+  const HostOperations* found = HostKernels<>::find(wanted);
   require(found != nullptr, ErrorCode::unsupported, "HostArch: ", to_string(wanted),
           " needs instructions that this processor or this build does not have");
   return *found;
@@ -72,14 +85,14 @@ namespace detail {
   require(arch == HostArch::automatic || arch == HostArch::portable, ErrorCode::unsupported,
           "HostArch: ", to_string(arch), " works on tiles in host order, but their order is ",
           to_string(format.order));
-  return portable_operations;
+  return *HostKernels<>::find(HostArch::portable);
 }
 
 }  // namespace detail
 
 /// Whether the tile operations of `arch` can run here.
 [[nodiscard]] inline bool host_arch_available(HostArch arch) {
-  return arch == HostArch::automatic || detail::find_operations(arch) != nullptr;
+  return arch == HostArch::automatic || HostKernels<>::find(arch) != nullptr;
 }
 
 }  // namespace turboquant

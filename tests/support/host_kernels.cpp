@@ -1,0 +1,3 @@
+#include "host_kernels.hpp"
+
+template struct turboquant::HostKernels<>;
