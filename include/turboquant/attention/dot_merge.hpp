@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/attention/decode_kernels.hpp>
+#include <turboquant/device/arch/device_floats.hpp>
 #include <turboquant/device/dot_query.hpp>
 
 #include <cmath>

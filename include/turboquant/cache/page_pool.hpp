@@ -148,4 +148,29 @@ class PagePool {
   std::shared_ptr<State> state_;
 };
 
+namespace detail {
+
+/// Frees the pages that a pool has grown by since, unless they are kept.
+template <class Space>
+class PoolGrowth {
+ public:
+  /// @param pool may be null: nothing is done then
+  explicit PoolGrowth(PagePool<Space>* pool)
+      : pool_(pool), pages_(pool != nullptr ? pool->num_pages() : 0) {}
+  PoolGrowth(PoolGrowth&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)), pages_(other.pages_) {}
+  PoolGrowth& operator=(PoolGrowth&&) = delete;
+  ~PoolGrowth() {
+    if (pool_ != nullptr) {
+      pool_->trim(pages_);
+    }
+  }
+  void keep() noexcept { pool_ = nullptr; }
+
+ private:
+  PagePool<Space>* pool_;
+  std::size_t pages_;
+};
+
+}  // namespace detail
 }  // namespace turboquant

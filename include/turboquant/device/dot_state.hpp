@@ -1,5 +1,6 @@
 #pragma once
 
+#include <turboquant/device/arch/device_floats.hpp>
 #include <turboquant/device/attention_operations.hpp>
 #include <turboquant/device/dot_products.hpp>
 #include <turboquant/device/tile_attention.hpp>

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <turboquant/device/arch/device_floats.hpp>
 #include <turboquant/device/encode_rows.hpp>
 
 #include <bit>

@@ -44,49 +44,23 @@ class SequenceTable {
   /// Gives what an append that does not happen has acquired back to where it came from.
   class Rollback {
    public:
-    explicit Rollback(Batch& batch)
-        : batch_(&batch),
-          pool_(batch.layer->pool.get()),
-          pages_(pool_ != nullptr ? pool_->num_pages() : 0) {}
+    explicit Rollback(Batch& batch) : growth_(batch.layer->pool.get()), batch_(&batch) {}
     Rollback(Rollback&& other) noexcept
-        : batch_(std::exchange(other.batch_, nullptr)), pool_(other.pool_), pages_(other.pages_) {}
+        : growth_(std::move(other.growth_)), batch_(std::exchange(other.batch_, nullptr)) {}
     Rollback& operator=(Rollback&&) = delete;
     ~Rollback() {
       if (batch_ != nullptr) {
         batch_->plans.clear();
-        if (pool_ != nullptr) {
-          pool_->trim(pages_);
-        }
       }
     }
-    void dismiss() noexcept { batch_ = nullptr; }
+    void dismiss() noexcept {
+      batch_ = nullptr;
+      growth_.keep();
+    }
 
    private:
+    PoolGrowth<Space> growth_;  // ends after the plans, whose pages it frees
     Batch* batch_;
-    PagePool<Space>* pool_;
-    std::size_t pages_;
-  };
-
-  /// Gives pages that pools have acquired since back, unless they are kept.
-  class PoolGrowth {
-   public:
-    explicit PoolGrowth(const CacheLayers<Space>& layers) : layers_(layers) {
-      for (const auto& pool : layers.pools()) {
-        pages_.push_back(pool.pages->num_pages());
-      }
-    }
-    PoolGrowth(const PoolGrowth&) = delete;
-    PoolGrowth& operator=(const PoolGrowth&) = delete;
-    ~PoolGrowth() {
-      for (std::size_t i = 0; i < pages_.size(); ++i) {
-        layers_.pools()[i].pages->trim(pages_[i]);
-      }
-    }
-    void keep() noexcept { pages_.clear(); }
-
-   private:
-    const CacheLayers<Space>& layers_;
-    std::vector<std::size_t> pages_;
   };
 
   SequenceTable(const std::vector<LayerOptions>& layers,
@@ -160,7 +134,10 @@ class SequenceTable {
   [[nodiscard]] SequenceId load(const Exec& exec, std::span<const std::byte> bytes) {
     constexpr const char* caller = "CacheManager::load";
     std::vector<SnapshotLayer<T>> layers = read_snapshot<T>(caller, bytes);
-    PoolGrowth growth(layers_);
+    std::vector<PoolGrowth<Space>> growth;
+    for (const auto& pool : layers_.pools()) {
+      growth.emplace_back(pool.pages.get());
+    }
     Entries loaded = copy_of(empty_);
     std::size_t next = 0;
     for (std::size_t i = 0; i < loaded.size(); ++i) {
@@ -178,7 +155,9 @@ class SequenceTable {
     require(next == layers.size(), ErrorCode::shape_mismatch, caller, ": the snapshot has ",
             layers.size(), " layers, expected ", next);
     const SequenceId id = add(std::move(loaded));
-    growth.keep();
+    for (PoolGrowth<Space>& pool : growth) {
+      pool.keep();
+    }
     return id;
   }
 

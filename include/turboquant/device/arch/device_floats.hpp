@@ -41,6 +41,28 @@ KOKKOS_FORCEINLINE_FUNCTION float normal_product(float x, float y) {
 #endif
 }
 
+/// 2^x.
+KOKKOS_FORCEINLINE_FUNCTION float exp2_of_float(float x) {
+#if TURBOQUANT_CUDA_LANES
+  float y;
+  asm("ex2.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return std::exp2(x);
+#endif
+}
+
+/// 1 / x within two units in the last place, for a normal x.
+KOKKOS_FORCEINLINE_FUNCTION float reciprocal_of_float(float x) {
+#if TURBOQUANT_CUDA_LANES
+  float y;
+  asm("rcp.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return 1.0F / x;
+#endif
+}
+
 /// `x` bounded by 0 and 1.
 KOKKOS_FORCEINLINE_FUNCTION float between_0_and_1(float x) {
 #if TURBOQUANT_CUDA_LANES

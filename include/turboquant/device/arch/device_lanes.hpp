@@ -8,7 +8,6 @@
 #include <turboquant/device/kokkos_compat.hpp>
 
 #include <bit>
-#include <cmath>
 #include <cstdint>
 
 #if defined(__CUDA_ARCH__)
@@ -352,28 +351,6 @@ KOKKOS_FORCEINLINE_FUNCTION void read_copied(const std::uint32_t* from,
   for (int i = 0; i < Words; ++i) {
     words[i] = from[i];
   }
-#endif
-}
-
-/// 2^x.
-KOKKOS_FORCEINLINE_FUNCTION float exp2_of_float(float x) {
-#if TURBOQUANT_CUDA_LANES
-  float y;
-  asm("ex2.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return std::exp2(x);
-#endif
-}
-
-/// 1 / x within two units in the last place, for a normal x.
-KOKKOS_FORCEINLINE_FUNCTION float reciprocal_of_float(float x) {
-#if TURBOQUANT_CUDA_LANES
-  float y;
-  asm("rcp.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return 1.0F / x;
 #endif
 }
 
