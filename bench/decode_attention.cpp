@@ -179,6 +179,9 @@ constexpr NamedFormat formats[] = {
     {"IP4V4", KeyCodec::inner_product, 4, ValueCodec::grouped, 4, 0},
     {"F8V4", KeyCodec::float8, 8, ValueCodec::grouped, 4, 0},
     {"K3V4_mean", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, KeyCentring::tile_mean},
+    {"K3V3", KeyCodec::mse, 3, ValueCodec::grouped, 3, 0},
+    {"K3V3_page32", KeyCodec::mse, 3, ValueCodec::grouped, 3, 0, KeyCentring::none, 32},
+    {"K3V3_page16", KeyCodec::mse, 3, ValueCodec::grouped, 3, 0, KeyCentring::none, 16},
     {"K3V4_page32", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, KeyCentring::none, 32},
     {"K3V4_page16", KeyCodec::mse, 3, ValueCodec::grouped, 4, 0, KeyCentring::none, 16},
 };

@@ -25,24 +25,56 @@ void join_rows(const unsigned char* from, std::size_t rows, std::size_t stride,
   }
 }
 
+/// Exchanges the bits of every dword that `mask` selects with those `Shift` places above.
+template <int Shift>
+TURBOQUANT_AVX2_INLINE __m256i swap_bits(__m256i x, std::uint32_t mask) noexcept {
+  const __m256i changed = _mm256_and_si256(_mm256_xor_si256(_mm256_srli_epi32(x, Shift), x),
+                                           _mm256_set1_epi32(static_cast<int>(mask)));
+  return _mm256_xor_si256(x, _mm256_xor_si256(changed, _mm256_slli_epi32(changed, Shift)));
+}
+
+/// Nibbles 0 to 7 of every dword from bits 0 to 7 of its bytes: byte 0 has their bits 0, byte 1
+/// their bits 2, byte 2 their bits 1, byte 3 their bits 3. Of the five bits of a bit's place, two
+/// change ends with three: as many exchanges, since the bytes come in this order.
+TURBOQUANT_AVX2_INLINE __m256i nibbles_of_planes(__m256i planes) noexcept {
+  planes = swap_bits<12>(planes, 0x0000F0F0U);
+  planes = swap_bits<6>(planes, 0x00CC00CCU);
+  return swap_bits<3>(planes, 0x0A0A0A0AU);
+}
+
 /// The words of 32 tokens with 3-bit codes from two tiles' planes, for one run of dimensions.
-/// @param even planes of the first 16 tokens, `width` words of 16 bits each
-/// @param odd  of the others
-/// @param out  three rows of `width` dwords
-inline void join_value_planes(const unsigned char* even, const unsigned char* odd,
-                              std::size_t width, unsigned char* out) noexcept {
-  for (std::size_t d = 0; d < width; ++d) {
-    std::uint32_t words[3] = {};
-    for (unsigned bit = 0; bit < 3; ++bit) {
-      const unsigned char* const a = even + 2 * (bit * width + d);
-      const unsigned char* const b = odd + 2 * (bit * width + d);
-      words[0] |= spread_byte(a[0]) << bit;
-      words[1] |= spread_byte(a[1]) << bit;
-      words[2] |= spread_byte(b[0]) << bit;
-      words[bit] |= spread_byte(b[1]) << 3U;
+/// @param even  planes of the first 16 tokens, `width` words of 16 bits each
+/// @param odd   of the others
+/// @param width a multiple of 8
+/// @param out   three rows of `width` dwords
+TURBOQUANT_AVX2 inline void join_value_planes(const unsigned char* even, const unsigned char* odd,
+                                              std::size_t width, unsigned char* out) noexcept {
+  const __m256i low = _mm256_set1_epi32(0x00FF00FF);
+  for (std::size_t d = 0; d < width; d += 8) {
+    __m256i a[3];
+    __m256i b[3];
+    TURBOQUANT_UNROLL
+    for (std::size_t bit = 0; bit < 3; ++bit) {
+      const std::size_t at = 2 * (bit * width + d);
+      a[bit] = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(even + at)));
+      b[bit] = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(odd + at)));
     }
+    // Planes 0 and 1 of every word are bytes 0 and 2 of a dword; its plane 2 and the spare plane
+    // are bytes 1 and 3.
+    const __m256i pair[2] = {_mm256_or_si256(a[0], _mm256_slli_epi32(a[1], 16)),
+                             _mm256_or_si256(b[0], _mm256_slli_epi32(b[1], 16))};
+    const __m256i front[3] = {_mm256_and_si256(pair[0], low),
+                              _mm256_and_si256(_mm256_srli_epi32(pair[0], 8), low),
+                              _mm256_and_si256(pair[1], low)};
+    const __m256i plane_2[3] = {a[2], _mm256_srli_epi32(a[2], 8), b[2]};
+    TURBOQUANT_UNROLL
     for (std::size_t row = 0; row < 3; ++row) {
-      store_word(out + 4 * (row * width + d), words[row]);
+      const __m256i second =
+          _mm256_and_si256(_mm256_slli_epi32(plane_2[row], 8), _mm256_set1_epi32(0x0000FF00));
+      const __m256i spare = _mm256_slli_epi32(_mm256_srli_epi32(b[row], 8), 24);
+      const __m256i planes = _mm256_or_si256(front[row], _mm256_or_si256(second, spare));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 4 * (row * width + d)),
+                          nibbles_of_planes(planes));
     }
   }
 }
@@ -71,8 +103,9 @@ void join_tile(const TileFormat& small, const unsigned char* from, std::size_t f
   if (!host_order::has_value_planes(in.width, Tokens)) {
     for (std::size_t d = 0; d < in.dim; d += 32) {
       const std::size_t words = Tokens * in.width / 32 * in.row_words(d);
-      std::memcpy(to + out.offset + 4 * (out.column(d) + first / Tokens * words),
-                  from + in.offset + 4 * in.column(d), 4 * words);
+      const unsigned char* const source = from + in.offset + 4 * in.column(d);
+      unsigned char* const target = to + out.offset + 4 * (out.column(d) + first / Tokens * words);
+      std::memcpy(target, source, 4 * words);
     }
   }
 }
