@@ -1,15 +1,14 @@
 #pragma once
 
 #include <turboquant/model/hf_config_layers.hpp>
+#include <turboquant/model/hf_config_softmax.hpp>
 #include <turboquant/model/hf_config_state.hpp>
 #include <turboquant/model/hf_config_widths.hpp>
 #include <turboquant/model/model_config.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <filesystem>
-#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -117,47 +116,6 @@ inline CacheDType parse_model_dtype(const ConfigFields& fields, const ConfigFiel
   return CacheDType::bfloat16;
 }
 
-/// A positive number that a float holds without losing digits.
-inline std::optional<double> positive_number(const ConfigFields& fields, std::string_view name) {
-  constexpr double least = (std::numeric_limits<float>::min)();
-  constexpr double most = (std::numeric_limits<float>::max)();
-  const std::optional<double> value = fields.number(name);
-  require(!value || (*value >= least && *value <= most), ErrorCode::format,
-          "parse_model_config: ", fields.path(), ".", name, " is ", value.value_or(0.0),
-          ", expected a positive number in the range of float");
-  return value;
-}
-
-inline std::optional<double> parse_attention_scale(const ConfigFields& fields) {
-  if (const std::optional<double> scale = positive_number(fields, "attention_multiplier")) {
-    return scale;
-  }
-  const std::optional<double> scalar = positive_number(fields, "query_pre_attn_scalar");
-  return scalar ? std::optional<double>(1.0 / std::sqrt(*scalar)) : std::nullopt;
-}
-
-/// What attention has beside rows: the factor of its logits, a cap on them, and learned sinks.
-inline void parse_softmax(const ConfigFields& fields, ModelConfig& model) {
-  model.attention_scale = parse_attention_scale(fields);
-  for (const std::string_view normalised : {"gemma3n", "gemma3n_text", "gemma4", "gemma4_text"}) {
-    if (!model.attention_scale && model.model_type == normalised) {
-      model.attention_scale = 1.0;
-    }
-  }
-  model.attn_logit_softcapping = positive_number(fields, "attn_logit_softcapping");
-  if (!model.attn_logit_softcapping && model.model_type == "gemma2" &&
-      !fields.is_null("attn_logit_softcapping")) {
-    model.attn_logit_softcapping = 50.0;
-  }
-  const bool everywhere = model.model_type == "gpt_oss";
-  const bool full = fields.boolean("add_full_attention_sink_bias").value_or(everywhere);
-  const bool windowed = fields.boolean("add_swa_attention_sink_bias").value_or(everywhere);
-  for (LayerConfig& layer : model.layers) {
-    layer.has_learned_sinks = layer.attention != AttentionKind::none &&
-                              (layer.attention == AttentionKind::full ? full : windowed);
-  }
-}
-
 }  // namespace detail
 
 /// Reads a Hugging Face config.json.
@@ -231,6 +189,7 @@ inline void parse_softmax(const ConfigFields& fields, ModelConfig& model) {
                                                "n_positions", "max_seq_len", "seq_length"});
   model.dtype = detail::parse_model_dtype(fields, root, model.notes);
   model.mla = detail::parse_mla(fields);
+  detail::apply_layer_overrides(fields, model);
   detail::apply_windows(fields, model);
   detail::apply_kv_sharing(fields, model.model_type, model.layers);
   detail::apply_widths(fields, model);

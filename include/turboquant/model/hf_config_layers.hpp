@@ -114,7 +114,7 @@ inline std::int64_t default_window_pattern(const RuleInput& in) {
   if (in.is_type({"gemma3n", "gemma3n_text"})) {
     return 5;
   }
-  return in.is_type({"gemma3", "gemma3_text"}) ? 6 : 0;
+  return in.is_type({"gemma3", "gemma3_text"}) || is_gemma4(in.model_type) ? 6 : 0;
 }
 
 /// Gemma 2/3, Cohere 2, EXAONE 4: every n-th layer is full, the others are windowed. A text pattern
@@ -318,6 +318,11 @@ inline LayerList identify_layers(const RuleInput& in) {
   next([&] { return rule_kv_head_list(in); });
   next([&] { return rule_model_type(in); });
   if (list) {
+    if (is_gemma4(in.model_type) && list->layers.back().attention != AttentionKind::full) {
+      list->layers.back() = full_layer();
+      list->notes.push_back("the last layer is full: the class of " + in.model_type +
+                            " makes it so");
+    }
     return *list;
   }
   const std::string_view recurrent = recurrent_signal(in.fields);

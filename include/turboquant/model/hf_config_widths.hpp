@@ -2,6 +2,7 @@
 
 #include <turboquant/model/hf_config_defaults.hpp>
 #include <turboquant/model/hf_config_layers.hpp>
+#include <turboquant/model/hf_config_overrides.hpp>
 #include <turboquant/model/model_config.hpp>
 
 #include <cstddef>
@@ -110,6 +111,28 @@ inline std::optional<std::int64_t> windowed_size(const ConfigFields& fields,
   return nested ? nested->size(nested_name) : std::nullopt;
 }
 
+/// KV heads and width that full layers have beside the model's: everywhere under their own names,
+/// in Gemma 4 with a width of its class, KV heads where a switch is on, and neither beside
+/// overrides.
+struct FullLayerWidths {
+  std::optional<std::int64_t> num_kv_heads{};
+  std::optional<std::int64_t> head_size{};
+};
+
+inline FullLayerWidths full_layer_widths(const ConfigFields& fields, const ModelConfig& model) {
+  FullLayerWidths full{fields.size("num_global_key_value_heads"), fields.size("global_head_dim")};
+  if (is_gemma4(model.model_type)) {
+    if (fields.has(layer_override_field)) {
+      return {};
+    }
+    full.head_size = full.head_size.value_or(512);
+    if (!fields.boolean("attention_k_eq_v").value_or(false)) {
+      full.num_kv_heads.reset();
+    }
+  }
+  return full;
+}
+
 inline void apply_widths(const ConfigFields& fields, ModelConfig& model) {
   const std::string_view list_field = kv_head_list_field(fields);
   std::vector<std::int64_t> listed;
@@ -122,6 +145,7 @@ inline void apply_widths(const ConfigFields& fields, ModelConfig& model) {
   const auto heads = listed.empty() ? uniform_kv_heads(fields, model) : std::nullopt;
   const auto width = uniform_head_size(fields, model);
   const auto width_v = uniform_head_size_v(fields, model);
+  const FullLayerWidths full_widths = full_layer_widths(fields, model);
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     LayerConfig& layer = model.layers[i];
     if (layer.attention == AttentionKind::none) {
@@ -131,7 +155,7 @@ inline void apply_widths(const ConfigFields& fields, ModelConfig& model) {
     layer.is_mla = full && model.mla.has_value();
     if (!layer.num_kv_heads) {
       const auto special =
-          full ? fields.size("num_global_key_value_heads")
+          full ? full_widths.num_kv_heads
                : windowed_size(fields, {"swa_num_key_value_heads", "num_swa_key_value_heads"},
                                "num_attention_groups");
       layer.num_kv_heads = special ? special : heads;
@@ -142,8 +166,8 @@ inline void apply_widths(const ConfigFields& fields, ModelConfig& model) {
       layer.num_kv_heads = listed[i];
     }
     if (!layer.head_size) {
-      const auto special = full ? fields.size("global_head_dim")
-                                : windowed_size(fields, {"swa_head_dim"}, "head_dim");
+      const auto special =
+          full ? full_widths.head_size : windowed_size(fields, {"swa_head_dim"}, "head_dim");
       layer.head_size = special ? special : width;
     }
     const auto special_v = full ? std::nullopt : fields.size("swa_v_head_dim");
@@ -174,6 +198,7 @@ inline void require_head_groups(const ConfigFields& fields, const ModelConfig& m
   const auto listed = query_head_list(fields, model.layers.size());
   const auto windowed = windowed_size(
       fields, {"swa_num_attention_heads", "num_swa_attention_heads"}, "num_attention_heads");
+  const auto overrides = layer_overrides(fields, model.num_layers());
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     const LayerConfig& layer = model.layers[i];
     if (layer.attention == AttentionKind::none || layer.is_mla || !layer.num_kv_heads) {
@@ -184,6 +209,10 @@ inline void require_head_groups(const ConfigFields& fields, const ModelConfig& m
       queries = (*listed)[i];
     } else if (windowed && layer.attention != AttentionKind::full) {
       queries = windowed;
+    }
+    const auto own = overrides.find(static_cast<std::int64_t>(i));
+    if (own != overrides.end() && own->second.has("num_attention_heads")) {
+      queries = own->second.size("num_attention_heads");
     }
     require(!queries || (*queries > 0 && *queries % *layer.num_kv_heads == 0), ErrorCode::format,
             "parse_model_config: ", fields.path(), " gives layer ", i,
