@@ -263,11 +263,10 @@ TEST_CASE("an indexer's own cache is noted") {
 
 TEST_CASE("fields which say that layers differ, and that nothing reads, are refused by name") {
   for (const std::string field :
-       {R"("global_attn_idx":[0,3])", R"("kv_reuse_group":[[1,2]])", R"("loop_num":2)",
-        R"("attention_window":[512,512,512,512])", R"("full_attention_idx":[1])",
-        R"("kv_reuse_every_i_layer":2)", R"("local_attention":128)",
-        R"("global_attn_every_n_layers":3)", R"("attn_mode":"chunk")", R"("expand_v":2)",
-        R"("expand_k":0.5)", R"("lightning_nh":32)"}) {
+       {R"("global_attn_idx":[0,3])", R"("attention_window":[512,512,512,512])",
+        R"("full_attention_idx":[1])", R"("local_attention":128)",
+        R"("compress_ratios":[0,4,128,4])", R"("global_attn_every_n_layers":3)",
+        R"("attn_mode":"chunk")", R"("expand_v":2)", R"("expand_k":0.5)", R"("lightning_nh":32)"}) {
     const std::string name = field.substr(1, field.find('"', 1) - 1);
     refuse(4, R"("num_attention_heads":8,)" + field, ErrorCode::unsupported, "field " + name);
     // An explicit list of layers says all that is needed.
@@ -275,10 +274,48 @@ TEST_CASE("fields which say that layers differ, and that nothing reads, are refu
         model_of(1, R"("layer_types":["full_attention"],"num_attention_heads":8,)" + field);
     CHECK(listed.full_attention_layers() == Indices{0});
   }
+  // Not for fields which say that a layer of whatever type keeps other caches than one.
+  for (const std::string field :
+       {R"("loop_num":2)", R"("kv_reuse_group":[[1,2]])", R"("kv_reuse_every_i_layer":2)"}) {
+    const std::string name = field.substr(1, field.find('"', 1) - 1);
+    refuse(4, R"("num_attention_heads":8,)" + field, ErrorCode::unsupported, "has " + name);
+    refuse(1, R"("layer_types":["full_attention"],)" + field, ErrorCode::unsupported,
+           "has " + name);
+  }
+  CHECK(model_of(4, R"("loop_num":1)").num_layers() == 4);
   refuse(2,
          R"("block_configs":[{"attention":{"n_heads_in_group":8}},)"
          R"({"attention":{"n_heads_in_group":8,"window_length":8192}}])",
          ErrorCode::unsupported, "block_configs[1].attention has a window_length");
+}
+
+TEST_CASE("DeepSeek-V4's compressed caches are refused in every spelling") {
+  const std::string type = R"("model_type":"deepseek_v4")";
+  refuse(4, type + R"(,"compress_ratios":[0,0,4,128])", ErrorCode::unsupported, "compress_ratios");
+  refuse(4, type, ErrorCode::unsupported, "deepseek_v4");
+  refuse(4, type + R"(,"sliding_window":128)", ErrorCode::unsupported, "deepseek_v4");
+  refuse(1, type + R"(,"layer_types":["compressed_sparse_attention"])", ErrorCode::unsupported,
+         "compressed_sparse_attention");
+}
+
+TEST_CASE("Ouro keeps a cache for every step of every layer") {
+  const std::string ouro = R"("model_type":"ouro","num_attention_heads":16,"head_dim":128,)"
+                           R"("layer_types":["full_attention","sliding_attention"],)"
+                           R"("sliding_window":64)";
+  const ModelConfig model = model_of(2, ouro + R"(,"total_ut_steps":4)");
+  CHECK(model.full_attention_layers() == Indices{0, 2, 4, 6});
+  CHECK(model.layers[7].window == 64);
+  CHECK(model.layers[7].num_kv_heads == 16);
+  CHECK(mentions(model.notes.back(), "total_ut_steps"));
+  CHECK(model_of(2, ouro).num_layers() == 2);
+  CHECK(model_of(2, ouro + R"(,"total_ut_steps":1)").num_layers() == 2);
+  const ModelConfig shared = model_of(4, R"("num_kv_shared_layers":2,"total_ut_steps":2,)"
+                                         R"("num_nextn_predict_layers":1)");
+  CHECK(shared.cache_owner(7) == 5);
+  CHECK(shared.cache_owner(4) == 4);
+  CHECK(shared.mtp_layers == Indices{8});
+  refuse(2, ouro + R"(,"total_ut_steps":0)", ErrorCode::format, "total_ut_steps is 0");
+  refuse(200, R"("total_ut_steps":51)", ErrorCode::format, "10000 caches");
 }
 
 TEST_CASE("the states of RecurrentGemma and RWKV 4") {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/model/hf_config_layers.hpp>
+#include <turboquant/model/hf_config_refusals.hpp>
 #include <turboquant/model/hf_config_softmax.hpp>
 #include <turboquant/model/hf_config_state.hpp>
 #include <turboquant/model/hf_config_widths.hpp>
@@ -31,6 +32,7 @@ inline ConfigFields text_fields(const ConfigFields& root) {
       return *nested;
     }
   }
+  require_no_other_language_model(root);
   return root;
 }
 
@@ -142,8 +144,8 @@ inline CacheDType parse_model_dtype(const ConfigFields& fields, const ConfigFiel
   ModelConfig model;
   const std::optional<std::string> nested_type = fields.string("model_type");
   model.model_type = nested_type ? *nested_type : root.string("model_type").value_or("");
-  const std::string_view layers_name = fields.first_present(
-      {"num_hidden_layers", "num_transformer_layers", "n_layer", "n_layers", "num_layers"});
+  detail::require_one_cached_sequence(root, fields, model.model_type);
+  const std::string_view layers_name = detail::layer_count_field(fields);
   const std::int64_t num_mtp = detail::count_mtp_layers(fields);
   const detail::RuleInput input{fields, model.model_type,
                                 layers_name.empty()
@@ -154,9 +156,6 @@ inline CacheDType parse_model_dtype(const ConfigFields& fields, const ConfigFiel
   model.layers = std::move(list.layers);
   model.layer_rule = std::move(list.rule);
   model.notes = std::move(list.notes);
-  for (std::int64_t i = 0; i < num_mtp; ++i) {
-    model.mtp_layers.push_back(model.num_layers() + i);
-  }
   if (const auto cross = fields.integers("cross_attention_layers", 0, model.num_layers() - 1)) {
     for (const std::int64_t layer : *cross) {
       model.layers[static_cast<std::size_t>(layer)] = LayerConfig{};
@@ -196,6 +195,10 @@ inline CacheDType parse_model_dtype(const ConfigFields& fields, const ConfigFiel
   detail::require_head_groups(fields, model);
   detail::parse_softmax(fields, model);
   detail::widen_to_longest(fields, model);
+  detail::repeat_layers(fields, model);
+  for (std::int64_t i = 0; i < num_mtp; ++i) {
+    model.mtp_layers.push_back(model.num_layers() + i);
+  }
   if (model.is_hybrid()) {
     model.recurrent = detail::parse_recurrent_geometry(fields, model.model_type, model.dtype);
   }

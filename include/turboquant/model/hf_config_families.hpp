@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/model/hf_config_rules.hpp>
+#include <turboquant/model/model_config.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -161,6 +162,28 @@ inline void apply_kv_sharing(const ConfigFields& fields, std::string_view model_
       const auto source = static_cast<std::size_t>(*layer.kv_source);
       layer.kv_source = layers[source].kv_source.value_or(*layer.kv_source);
     }
+  }
+}
+
+/// Ouro: every step runs through all layers and keeps caches of its own, which are layers of their
+/// own here, step after step.
+inline void repeat_layers(const ConfigFields& fields, ModelConfig& model) {
+  const auto num_layers = model.num_layers();
+  const std::int64_t steps = fields.integer("total_ut_steps", 1, max_config_layers).value_or(1);
+  require(num_layers * steps <= max_config_layers, ErrorCode::format,
+          "parse_model_config: ", fields.path(), ".total_ut_steps is ", steps, " for ", num_layers,
+          " layers, expected at most ", max_config_layers, " caches");
+  for (std::int64_t i = num_layers; i < num_layers * steps; ++i) {
+    LayerConfig layer = model.layers[static_cast<std::size_t>(i % num_layers)];
+    if (layer.kv_source) {
+      *layer.kv_source += i / num_layers * num_layers;
+    }
+    model.layers.push_back(layer);
+  }
+  if (steps > 1) {
+    model.notes.push_back("total_ut_steps: layers " + std::to_string(num_layers) + "s to " +
+                          std::to_string(num_layers) + "s + " + std::to_string(num_layers - 1) +
+                          " are those of step s");
   }
 }
 

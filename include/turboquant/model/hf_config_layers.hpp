@@ -41,8 +41,8 @@ inline std::string_view recurrent_signal(const ConfigFields& fields) {
 /// Fields which say that layers differ, in a way that no rule here reads.
 inline std::string_view layout_signal(const ConfigFields& fields) {
   return fields.first_present({"attention_types", "attention_window", "full_attention_idx",
-                               "global_attn_every_n_layers", "global_attn_idx", "loop_num",
-                               "kv_reuse_every_i_layer", "kv_reuse_group", "local_attention"});
+                               "global_attn_every_n_layers", "global_attn_idx", "local_attention",
+                               "compress_ratios"});
 }
 
 /// MiMo: 0 is full and 1 is windowed attention; elsewhere the same field is a layer pattern.
@@ -330,7 +330,7 @@ inline LayerList identify_layers(const RuleInput& in) {
   const bool hybrid_family =
       in.is_type({"minimax_text_01", "minimax_m1", "nemotron_h", "zamba", "zamba2", "kimi_linear",
                   "plamo2", "phi4flash", "recurrent_gemma", "samba", "bailing_moe_linear",
-                  "bailing_hybrid", "minicpm_sala"});
+                  "bailing_hybrid", "minicpm_sala", "deepseek_v4"});
   require(
       signal.empty() && !hybrid_family, ErrorCode::unsupported,
       "parse_model_config: ", in.fields.path(),
