@@ -187,10 +187,12 @@ TEST_CASE("every n-th layer is global: AFMoE, decoders of ModernBERT") {
   CHECK(afmoe.layers[8].window == 2048);
   CHECK(model_of(9, R"("model_type":"afmoe","sliding_window":2048)").full_attention_layers() ==
         Indices{3, 7});
-  const ModelConfig bert =
-      model_of(6, R"("model_type":"modernbert-decoder","local_attention":128,)" + field + "3");
-  CHECK(bert.full_attention_layers() == Indices{2, 5});
-  CHECK(bert.layers[0].window == 64);
+  const std::string type = R"("model_type":"modernbert-decoder")";
+  const ModelConfig bert = model_of(22, type + R"(,"local_attention":256,)" + field + "3");
+  CHECK(bert.full_attention_layers() == every(0, 3, 22));
+  CHECK(bert.layers[1].window == 128);
+  CHECK(model_of(22, type).full_attention_layers() == every(0, 3, 22));
+  CHECK(model_of(22, type).layers[1].window == 64);
   refuse(9, R"("model_type":"afmoe",)" + field + "0", ErrorCode::format, "is 0");
 }
 
@@ -318,7 +320,17 @@ TEST_CASE("Ouro keeps a cache for every step of every layer") {
   refuse(200, R"("total_ut_steps":51)", ErrorCode::format, "10000 caches");
 }
 
-TEST_CASE("the states of RecurrentGemma and RWKV 4") {
+TEST_CASE("the states of RecurrentGemma, RWKV 4 and Falcon-Mamba") {
+  // tiiuae/falcon-mamba-7b as published: the stated channels are not expand * hidden_size.
+  const ModelConfig falcon =
+      model_of(64, R"("model_type":"falcon_mamba","hidden_size":4096,"expand":16,)"
+                   R"("intermediate_size":8192,"state_size":16,"conv_kernel":4,)"
+                   R"("torch_dtype":"bfloat16")");
+  CHECK(recurrent_state_spec(*falcon.recurrent).page_size_bytes() == 311296);
+  const ModelConfig mamba =
+      model_of(2, R"("model_type":"mamba","hidden_size":768,"expand":2,"intermediate_size":99,)"
+                  R"("state_size":16,"conv_kernel":4)");
+  CHECK(mamba.recurrent->inner_size == 1536);
   const ModelConfig gemma =
       model_of(26, R"("model_type":"recurrent_gemma","hidden_size":2560,"lru_width":2560,)"
                    R"("conv1d_width":4,"attention_window_size":2048,"torch_dtype":"bfloat16",)"

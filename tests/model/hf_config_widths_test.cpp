@@ -4,9 +4,12 @@
 
 #include <support/error_of.hpp>
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 using namespace turboquant;
 using turboquant::test::error_of;
@@ -136,8 +139,11 @@ TEST_CASE("numbers that a file leaves out are those of its class") {
 
   // Every class of the table as a file that states nothing.
   for (const std::string_view type :
-       {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gemma3n_text",
-        "gpt_oss", "step3_text", "step3p5"}) {
+       {"llama",      "mistral",     "mixtral", "ministral",   "qwen2",       "qwen2_moe",
+        "qwen3",      "qwen3_moe",   "gemma",   "gemma2",      "gemma3_text", "gemma3n_text",
+        "vaultgemma", "gemma4_text", "gpt_oss", "step3_text",  "step3p5",     "glm4",
+        "exaone4",    "olmo3",       "cohere2", "llama4_text", "afmoe",       "starcoder2",
+        "seed_oss",   "phi3",        "smollm3", "minimax_m2",  "granite",     "stablelm"}) {
     CAPTURE(type);
     const ModelConfig model = parse_model_config(R"({"model_type":")" + std::string(type) + "\"}");
     CHECK(model.num_layers() == detail::class_defaults(type).num_layers);
@@ -159,6 +165,41 @@ TEST_CASE("numbers that a file leaves out are those of its class") {
         2);
   CHECK(kv_heads(R"("model_type":"mistral","num_attention_heads":16,)"
                  R"("num_key_value_heads":null)") == 16);
+  const std::string heads16 = R"("num_attention_heads":16,"hidden_size":2048,)";
+  const std::pair<std::string_view, std::int64_t> classes[] = {
+      {"mixtral", 8}, {"qwen3_moe", 4}, {"smollm3", 4},     {"jamba", 8},
+      {"lfm2", 8},    {"glm4", 2},      {"glm", 2},         {"starcoder2", 2},
+      {"phimoe", 8},  {"bamba", 8},     {"qwen3_5_text", 4}};
+  for (const auto& [type, expected] : classes) {
+    CAPTURE(type);
+    const ModelConfig model =
+        model_of(heads16 +
+                 R"("full_attention_interval":1,"attn_layer_period":1,)"
+                 R"("attn_layer_offset":0,"attn_layer_indices":[3],"model_type":")" +
+                 std::string(type) + "\"");
+    CHECK(model.layers.back().num_kv_heads == expected);
+  }
+  const ModelConfig nemotron =
+      parse_model_config(R"({"model_type":"nemotron_h","hybrid_override_pattern":"M*"})");
+  CHECK(nemotron.layers[1].num_kv_heads == 8);
+  CHECK(nemotron.layers[1].head_size == 128);
+  // Messages say whose numbers they are.
+  const auto message = [](const std::string& fields) {
+    return error_of(ErrorCode::format, [&] { (void)model_of(fields); });
+  };
+  CHECK(mentions(message(R"("model_type":"mistral","head_dim":64,"num_attention_heads":12)"),
+                 "num_attention_heads = 12 and num_key_value_heads = 8 (of the class of mistral)"));
+  CHECK(
+      mentions(message(R"("model_type":"mistral","num_key_value_heads":5)"),
+               "num_attention_heads = 32 (of the class of mistral) and num_key_value_heads = 5,"));
+  CHECK(mentions(message(R"("model_type":"mistral","num_attention_heads":24)"),
+                 "hidden_size 4096 (of the class of mistral) and 24 attention heads and"));
+  CHECK(mentions(error_of(ErrorCode::format,
+                          [] {
+                            (void)parse_model_config(
+                                R"({"model_type":"gemma3n_text","num_hidden_layers":16})");
+                          }),
+                 "num_kv_shared_layers is 15 (of the class of gemma3n_text)"));
   // A class that is not in the table leaves nothing to guess with.
   CHECK(mentions(error_of(ErrorCode::format,
                           [] { (void)parse_model_config(R"({"model_type":"someone_else"})"); }),

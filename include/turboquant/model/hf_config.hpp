@@ -5,6 +5,7 @@
 #include <turboquant/model/hf_config_softmax.hpp>
 #include <turboquant/model/hf_config_state.hpp>
 #include <turboquant/model/hf_config_widths.hpp>
+#include <turboquant/model/hf_config_windows.hpp>
 #include <turboquant/model/model_config.hpp>
 
 #include <algorithm>
@@ -36,68 +37,23 @@ inline ConfigFields text_fields(const ConfigFields& root) {
   return root;
 }
 
-/// Multi-token-prediction layers that the file appends to the main stack.
+/// Multi-token-prediction layers that the file appends to the main stack. MiniMax-M2 counts modules
+/// of several layers, which a switch turns off.
 inline std::int64_t count_mtp_layers(const ConfigFields& fields) {
   const std::string_view name = fields.first_present(
       {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers", "mtp_num_layers"});
-  const std::optional<std::int64_t> stated =
-      name.empty() ? std::nullopt : fields.integer(name, 0, max_config_layers);
-  if (stated) {
-    return *stated;
+  if (!name.empty()) {
+    return *fields.integer(name, 0, max_config_layers);
   }
-  const std::optional<std::string> pattern = fields.string("mtp_hybrid_override_pattern");
-  require(!pattern || static_cast<std::int64_t>(pattern->size()) <= max_config_layers,
-          ErrorCode::format, "parse_model_config: ", fields.path(),
-          ".mtp_hybrid_override_pattern has ", pattern ? pattern->size() : 0,
-          " characters, expected at most ", max_config_layers);
+  if (const auto modules = fields.integer("num_mtp_modules", 0, max_config_layers)) {
+    const auto each = fields.integer("mtp_transformer_layers", 1, max_config_layers).value_or(1);
+    require(*modules * each <= max_config_layers, ErrorCode::format,
+            "parse_model_config: ", fields.path(), ".num_mtp_modules is ", *modules, " of ", each,
+            " layers, expected at most ", max_config_layers, " layers");
+    return fields.boolean("use_mtp").value_or(true) ? *modules * each : 0;
+  }
+  const auto pattern = layers_of_pattern(fields, "mtp_hybrid_override_pattern");
   return pattern ? static_cast<std::int64_t>(pattern->size()) : 0;
-}
-
-/// Tokens of every windowed layer that has none yet: the file's, else the class's.
-inline void apply_windows(const ConfigFields& fields, ModelConfig& model) {
-  for (LayerConfig& layer : model.layers) {
-    if (layer.attention == AttentionKind::sliding && !layer.window) {
-      layer.window = or_default(fields.size({"sliding_window", "sliding_window_size",
-                                             "attention_window_size", "window_size"}),
-                                class_defaults(model.model_type).window);
-    } else if (layer.attention == AttentionKind::chunked) {
-      layer.window = fields.size("attention_chunk_size");
-    }
-  }
-}
-
-/// The factor by which the file stretches rotary positions; 1 where it states none.
-inline double rope_factor(const ConfigFields& fields) {
-  double factor = 1.0;
-  for (const std::string_view name : {"rope_scaling", "rope_parameters"}) {
-    const nlohmann::json* rope = fields.find(name);
-    if (rope != nullptr && rope->is_object() && rope->contains("full_attention")) {
-      rope = &(*rope)["full_attention"];
-    }
-    if (rope != nullptr && rope->is_object() && rope->contains("factor") &&
-        (*rope)["factor"].is_number()) {
-      factor = (std::max)(factor, (*rope)["factor"].get<double>());
-    }
-  }
-  return factor;
-}
-
-/// A window that holds the longest sequence is none. Some files state the length before rotary
-/// positions are stretched, so that a factor counts; PLaMo 2 runs beyond the length that it states.
-inline void widen_to_longest(const ConfigFields& fields, ModelConfig& model) {
-  if (!model.max_position_embeddings || model.model_type == "plamo2") {
-    return;
-  }
-  const double longest = static_cast<double>(*model.max_position_embeddings) * rope_factor(fields);
-  if (longest > static_cast<double>(std::int64_t{1} << 31)) {
-    return;
-  }
-  const std::int64_t changed = widen_windows(model, static_cast<std::int64_t>(longest));
-  if (changed > 0) {
-    model.notes.push_back(std::to_string(changed) +
-                          " layers have a window of at least the model's longest sequence: full "
-                          "attention");
-  }
 }
 
 inline CacheDType parse_model_dtype(const ConfigFields& fields, const ConfigFields& root,
@@ -145,7 +101,9 @@ inline CacheDType parse_model_dtype(const ConfigFields& fields, const ConfigFiel
   const std::optional<std::string> nested_type = fields.string("model_type");
   model.model_type = nested_type ? *nested_type : root.string("model_type").value_or("");
   detail::require_one_cached_sequence(root, fields, model.model_type);
-  const std::string_view layers_name = detail::layer_count_field(fields);
+  const std::string_view layers_name = model.model_type == "xlstm" && fields.has("num_blocks")
+                                           ? "num_blocks"
+                                           : detail::layer_count_field(fields);
   const std::int64_t num_mtp = detail::count_mtp_layers(fields);
   const detail::RuleInput input{fields, model.model_type,
                                 layers_name.empty()
@@ -156,7 +114,8 @@ inline CacheDType parse_model_dtype(const ConfigFields& fields, const ConfigFiel
   model.layers = std::move(list.layers);
   model.layer_rule = std::move(list.rule);
   model.notes = std::move(list.notes);
-  if (const auto cross = fields.integers("cross_attention_layers", 0, model.num_layers() - 1)) {
+  const auto cross = fields.integers("cross_attention_layers", 0, model.num_layers() - 1);
+  if (cross && !cross->empty()) {
     for (const std::int64_t layer : *cross) {
       model.layers[static_cast<std::size_t>(layer)] = LayerConfig{};
     }
@@ -179,11 +138,8 @@ inline CacheDType parse_model_dtype(const ConfigFields& fields, const ConfigFiel
     model.notes.push_back("sparse attention: the indexer's own key cache is not counted");
   }
 
-  model.hidden_size = detail::or_default(
-      fields.size({"hidden_size", "n_embd", "n_embed", "d_model", "model_dim", "hidden_dim"}),
-      defaults.hidden_size);
-  model.num_attention_heads = detail::or_default(
-      fields.size({"num_attention_heads", "n_head", "n_heads", "num_heads"}), defaults.num_heads);
+  model.hidden_size = detail::or_default(detail::stated_hidden_size(fields), defaults.hidden_size);
+  model.num_attention_heads = detail::or_default(detail::stated_heads(fields), defaults.num_heads);
   model.max_position_embeddings = fields.size({"max_position_embeddings", "max_position_embedding",
                                                "n_positions", "max_seq_len", "seq_length"});
   model.dtype = detail::parse_model_dtype(fields, root, model.notes);
