@@ -58,7 +58,7 @@ TEST_CASE("switches and patterns that a file leaves out are those of its class")
       "attn_layer_offset is 4 (of the class of jamba), expected less than attn_layer_period = 4");
 
   const std::string on = R"(,"use_sliding_window":true)";
-  for (const std::string type : {"qwen2", "qwen2_moe", "qwen3"}) {
+  for (const std::string type : {"qwen2", "qwen3"}) {
     const std::string qwen = R"("model_type":")" + type + '"';
     CHECK(full(32, qwen + on) == every(0, 1, 28));
     CHECK(model_of(32, qwen + on).layers[31].window == 4096);
@@ -68,6 +68,21 @@ TEST_CASE("switches and patterns that a file leaves out are those of its class")
   }
   CHECK(full(4, R"("model_type":"qwen3_moe","max_window_layers":3,"sliding_window":64)" + on)
             .empty());
+
+  // Versions of its class differ in what the switch means.
+  const std::string moe = R"("model_type":"qwen2_moe","sliding_window":64)";
+  CHECK(full(4, moe).size() == 4);
+  refuse(4, moe + on, ErrorCode::unsupported, "use_sliding_window and no layer_types");
+  CHECK(full(1, moe + on + R"(,"layer_types":["sliding_attention"])").empty());
+  // Without a list these classes attend over everything, whatever the window is.
+  for (const std::string type : {"step3p5", "laguna", "mellum"}) {
+    CHECK(full(3, R"("sliding_window":64,"model_type":")" + type + '"').size() == 3);
+  }
+  for (const std::string type : {"cwm", "exaone_moe", "granite_swa", "mimo_v2_flash", "lfm3",
+                                 "olmo_hybrid", "cohere2_moe", "diffusion_gemma_text"}) {
+    refuse(6, R"("sliding_window":64,"model_type":")" + type + '"', ErrorCode::unsupported,
+           "has model_type " + type);
+  }
 
   const std::string exaone = R"("model_type":"exaone4")";
   CHECK(full(8, exaone) == Indices{3, 7});
@@ -140,4 +155,12 @@ TEST_CASE("fields that a class does not read") {
        model_of(2, R"("cross_attention_layers":[],"dtype":"bfloat16")").notes) {
     CHECK_FALSE(mentions(note, "cross_attention_layers"));
   }
+}
+
+TEST_CASE("Falcon-H1's, Jamba's and Zamba's widths come from their classes too") {
+  const ModelConfig falcon = parse_model_config(R"({"model_type":"falcon_h1"})");
+  CHECK(falcon.num_layers() == 32);
+  CHECK(falcon.layers[0].num_kv_heads == 8);
+  CHECK(parse_model_config(R"({"model_type":"zamba"})").layers[2].head_size == 464);
+  CHECK(parse_model_config(R"({"model_type":"jamba"})").layers[4].num_kv_heads == 8);
 }

@@ -8,7 +8,6 @@
 #include <turboquant/model/hf_config_windows.hpp>
 #include <turboquant/model/model_config.hpp>
 
-#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <optional>

@@ -4,6 +4,8 @@
 #include <turboquant/model/hf_config_rules.hpp>
 #include <turboquant/model/hf_config_windows.hpp>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -44,6 +46,49 @@ inline std::string_view layout_signal(const ConfigFields& fields) {
   return fields.first_present({"attention_types", "attention_window", "full_attention_idx",
                                "global_attn_every_n_layers", "global_attn_idx", "local_attention",
                                "compress_ratios"});
+}
+
+/// Classes whose layers differ in a way that no rule here derives: only a list can tell.
+inline bool has_mixed_layers(std::string_view model_type) {
+  static constexpr std::array<std::string_view, 38> known{"bailing_hybrid",
+                                                          "bailing_moe_linear",
+                                                          "beam",
+                                                          "cohere2_moe",
+                                                          "cwm",
+                                                          "deepseek_v4",
+                                                          "diffusion_gemma_text",
+                                                          "dory",
+                                                          "dots3_note_text",
+                                                          "embedding_gemma2_text",
+                                                          "exaone_moe",
+                                                          "flint",
+                                                          "glm5_next_text",
+                                                          "granite_swa",
+                                                          "granitemoe_swa",
+                                                          "inkling2_loop_text",
+                                                          "inkling2_text",
+                                                          "inkling_text",
+                                                          "kimi_linear",
+                                                          "kolibri1",
+                                                          "lara_mini",
+                                                          "lfm3",
+                                                          "mimo_v2_flash",
+                                                          "minicpm_sala",
+                                                          "minimax_m1",
+                                                          "minimax_text_01",
+                                                          "muse_glimmer_text",
+                                                          "muse_spark_text",
+                                                          "nemotron_h",
+                                                          "neomme",
+                                                          "olmo_hybrid",
+                                                          "phi4flash",
+                                                          "plamo2",
+                                                          "qwen4_exp_text",
+                                                          "recurrent_gemma",
+                                                          "samba",
+                                                          "zamba2",
+                                                          "zaya"};
+  return std::find(known.begin(), known.end(), model_type) != known.end();
 }
 
 /// MiMo: 0 is full and 1 is windowed attention; elsewhere the same field is a layer pattern.
@@ -244,13 +289,9 @@ inline LayerList identify_layers(const RuleInput& in) {
   }
   const std::string_view recurrent = recurrent_signal(in.fields);
   const std::string_view signal = recurrent.empty() ? layout_signal(in.fields) : recurrent;
-  const bool hybrid_family =
-      in.is_type({"minimax_text_01", "minimax_m1", "nemotron_h", "zamba", "zamba2", "kimi_linear",
-                  "plamo2", "phi4flash", "recurrent_gemma", "samba", "bailing_moe_linear",
-                  "bailing_hybrid", "minicpm_sala", "deepseek_v4"});
+  const bool mixed = has_mixed_layers(in.model_type);
   require(
-      signal.empty() && !hybrid_family, ErrorCode::unsupported,
-      "parse_model_config: ", in.fields.path(),
+      signal.empty() && !mixed, ErrorCode::unsupported, "parse_model_config: ", in.fields.path(),
       signal.empty()      ? " has model_type "
       : recurrent.empty() ? " has the field "
                           : " has the recurrent field ",

@@ -2,8 +2,6 @@
 
 #include <turboquant/model/hf_config_fields.hpp>
 
-#include <algorithm>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>

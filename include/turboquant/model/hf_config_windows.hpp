@@ -103,7 +103,7 @@ inline std::int64_t first_windowed_layer(const RuleInput& in) {
   if (stated) {
     return *stated;
   }
-  if (in.is_type({"qwen2", "qwen2_moe", "qwen3", "qwen2_5_omni_text"})) {
+  if (in.is_type({"qwen2", "qwen3", "qwen2_5_omni_text"})) {
     return 28;
   }
   if (in.is_type({"dots1"})) {
@@ -123,6 +123,14 @@ inline LayerList rule_dense(const RuleInput& in) {
   if (!has_window || !in.fields.boolean("use_sliding_window").value_or(!off_by_default)) {
     return list;
   }
+  if (in.is_type({"step3p5", "laguna", "mellum", "cohere_compass_text"})) {
+    list.rule = "dense: without a list, no layer of " + in.model_type + " has a window";
+    return list;
+  }
+  require(!in.is_type({"qwen2_moe"}), ErrorCode::unsupported,
+          "parse_model_config: ", in.fields.path(),
+          " has use_sliding_window and no layer_types, and versions of the class of qwen2_moe "
+          "differ in which layers that means");
   const std::int64_t first_windowed = first_windowed_layer(in);
   for (std::int64_t i = first_windowed; i < num_layers; ++i) {
     list.layers[static_cast<std::size_t>(i)].attention = AttentionKind::sliding;
