@@ -109,6 +109,10 @@ TEST_CASE("switches and patterns that a file leaves out are those of its class")
   const std::string llama4 = R"("model_type":"llama4_text")";
   CHECK(model_of(4, llama4).layers[0].window == 8192);
   CHECK(full(4, llama4 + R"(,"attention_chunk_size":null)").size() == 4);
+  CHECK_FALSE(model_of(1, llama4 + R"(,"layer_types":["chunked_attention"],)"
+                                   R"("attention_chunk_size":null)")
+                  .layers[0]
+                  .window.has_value());
   const ModelConfig recurrent =
       model_of(3, R"("model_type":"recurrent_gemma","block_types":["recurrent","attention"])");
   CHECK(recurrent.layers[1].window == 2048);

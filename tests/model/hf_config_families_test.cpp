@@ -263,6 +263,18 @@ TEST_CASE("an indexer's own cache is noted") {
   CHECK(mentions(model.notes.front(), "indexer"));
 }
 
+TEST_CASE("MiniMax-M3: an indexer picks what marked layers read") {
+  const ModelConfig model = model_of(
+      3, R"("model_type":"minimax_m3_vl_text","num_attention_heads":64,"num_key_value_heads":4,)"
+         R"("sparse_attention_config":{"sparse_attention_freq":[0,1,1]})");
+  CHECK(model.full_attention_layers() == every(0, 1, 3));
+  CHECK_FALSE(model.layers[0].is_sparse);
+  CHECK(model.layers[2].is_sparse);
+  CHECK(mentions(model.notes.front(), "indexer"));
+  refuse(3, R"("sparse_attention_config":{"sparse_attention_freq":[0,1]})", ErrorCode::format,
+         "sparse_attention_config.sparse_attention_freq has 2 entries");
+}
+
 TEST_CASE("fields which say that layers differ, and that nothing reads, are refused by name") {
   for (const std::string field :
        {R"("global_attn_idx":[0,3])", R"("attention_window":[512,512,512,512])",

@@ -81,16 +81,17 @@ inline CacheDType parse_model_dtype(const ConfigFields& fields, const ConfigFiel
 /// the root then only supplies `model_type` and the element type, because its other fields may
 /// describe another tower, and `vision_config` is never read. Numbers that the file leaves out are
 /// its class's where that is known, else they stay unknown. An explicit null equals an absent
-/// field, but not for `num_key_value_heads` (as many as query heads) and `attn_logit_softcapping`
-/// (none) where the class has a number. Bare NaN and Infinity are accepted where no number is
-/// needed. Integers must be JSON integers: 4.0 and "4" are errors. Duplicate keys are errors. A
-/// byte order mark is accepted. Text beyond 8 MiB, 64 levels or a million values, and more than
-/// 10,000 layers, are refused. `ModelConfig::layer_rule` names the convention that produced the
-/// layers. Deterministic.
+/// field, but not for `num_key_value_heads` (as many as query heads), `sliding_window`,
+/// `attention_chunk_size` and `attn_logit_softcapping` (none) where the class has a number. Bare
+/// NaN and Infinity are accepted where no number is needed. Integers must be JSON integers: 4.0 and
+/// "4" are errors. Duplicate keys are errors. A byte order mark is accepted. Text beyond 8 MiB, 64
+/// levels or a million values, and more than 10,000 layers, are refused. `ModelConfig::layer_rule`
+/// names the convention that produced the layers. Deterministic.
 /// @throws Error(format) for malformed text (with its position) or a field outside its domain (by
-///         name); Error(unsupported) for an unknown layer type and for a model with fields of
+///         name); Error(unsupported) for an unknown layer type, for a model with fields of
 ///         recurrent or unequal layers whose attention layers nothing names (listing what was
-///         looked for).
+///         looked for), and for models that keep no cache or more than one sequence's: encoders,
+///         encoders with a decoder, a language model in an object of an unknown name.
 [[nodiscard]] inline ModelConfig parse_model_config(std::string_view json_text) {
   const nlohmann::json document = detail::parse_json_object("parse_model_config", json_text);
   const detail::ConfigFields root(document, "config");

@@ -100,6 +100,15 @@ inline std::optional<LayerList> rule_sliding_window_layers(const RuleInput& in) 
   return list;
 }
 
+/// MiniMax-M3: every layer keeps every token, and in those marked 1 an indexer picks what is read.
+inline std::optional<LayerList> rule_sparse_attention(const RuleInput& in) {
+  const std::optional<ConfigFields> sparse = in.fields.object("sparse_attention_config");
+  return sparse ? rule_numbers({*sparse, in.model_type, in.stated_layers, in.num_mtp_layers},
+                               "sparse_attention_freq", full_layer(),
+                               LayerConfig{.attention = AttentionKind::full, .is_sparse = true})
+                : std::nullopt;
+}
+
 /// LongCat-Flash: each of num_layers layers attends twice and keeps two caches, which are layers of
 /// their own here.
 inline std::optional<LayerList> rule_double_attention(const RuleInput& in) {

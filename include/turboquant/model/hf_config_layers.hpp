@@ -266,6 +266,7 @@ inline LayerList identify_layers(const RuleInput& in) {
   next([&] { return rule_attn_layer_indices(in); });
   next([&] { return rule_index_list(in, "hybrid_layer_ids", parallel_layer()); });
   next([&] { return rule_sliding_window_layers(in); });
+  next([&] { return rule_sparse_attention(in); });
   next([&] { return rule_attn_object(in); });
   next([&] { return rule_double_attention(in); });
   next([&] { return rule_attn_period(in); });

@@ -154,7 +154,8 @@ inline void apply_windows(const ConfigFields& fields, ModelConfig& model) {
                                              "attention_window_size", "window_size"}),
                                 fields.is_null("sliding_window") ? 0 : class_default);
     } else if (layer.attention == AttentionKind::chunked) {
-      layer.window = or_default(fields.size("attention_chunk_size"), class_default);
+      layer.window = or_default(fields.size("attention_chunk_size"),
+                                fields.is_null("attention_chunk_size") ? 0 : class_default);
     }
   }
 }
