@@ -154,6 +154,10 @@ TEST_CASE("fields that a class does not read") {
               .full_attention_layers()
               .size() == 4);
   }
+  // Engines keep windowed caches for any class whose file states a window.
+  const ModelConfig llama = model_of(2, R"("model_type":"llama","sliding_window":64)");
+  CHECK(llama.layers[0].window == 64);
+  CHECK(mentions(llama.notes.front(), "no field of the class of llama"));
   CHECK(parse_model_config(R"({"model_type":"xlstm","num_blocks":3})").num_layers() == 3);
   for (const std::string& note :
        model_of(2, R"("cross_attention_layers":[],"dtype":"bfloat16")").notes) {

@@ -131,6 +131,12 @@ inline LayerList rule_dense(const RuleInput& in) {
           "parse_model_config: ", in.fields.path(),
           " has use_sliding_window and no layer_types, and versions of the class of qwen2_moe "
           "differ in which layers that means");
+  if (in.is_type({"llama"})) {
+    list.notes.push_back(
+        "sliding_window is no field of the class of llama: layers are windowed because engines "
+        "keep "
+        "windowed caches");
+  }
   const std::int64_t first_windowed = first_windowed_layer(in);
   for (std::int64_t i = first_windowed; i < num_layers; ++i) {
     list.layers[static_cast<std::size_t>(i)].attention = AttentionKind::sliding;
