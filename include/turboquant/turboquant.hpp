@@ -165,9 +165,13 @@
 #include <turboquant/model/hf_config_fields.hpp>
 #include <turboquant/model/hf_config_json.hpp>
 #include <turboquant/model/hf_config_layers.hpp>
+#include <turboquant/model/hf_config_overrides.hpp>
+#include <turboquant/model/hf_config_refusals.hpp>
 #include <turboquant/model/hf_config_rules.hpp>
+#include <turboquant/model/hf_config_softmax.hpp>
 #include <turboquant/model/hf_config_state.hpp>
 #include <turboquant/model/hf_config_widths.hpp>
+#include <turboquant/model/hf_config_windows.hpp>
 #include <turboquant/model/hybrid_alignment.hpp>
 #include <turboquant/model/knapsack_bound.hpp>
 #include <turboquant/model/layer_cache.hpp>

@@ -301,3 +301,58 @@ TEST_CASE("query heads come in whole groups per KV head") {
             .layers[0]
             .is_mla);
 }
+
+TEST_CASE("models with an encoder and a decoder are refused by name") {
+  const auto unsupported = [](const std::string& fields, std::string_view part) {
+    refuse(fields, part, ErrorCode::unsupported);
+  };
+  // As published: Whisper, BART, FLAN-T5.
+  unsupported(R"("model_type":"whisper","is_encoder_decoder":true,"decoder_layers":4)",
+              "has is_encoder_decoder");
+  unsupported(R"("model_type":"bart","decoder_layers":12,"encoder_layers":12,"d_model":1024)",
+              "has decoder_layers");
+  unsupported(R"("model_type":"t5","d_kv":64,"num_heads":6,"d_model":512)", "has d_kv");
+  unsupported(R"("num_decoder_layers":6)", "has num_decoder_layers");
+  unsupported(R"("model_type":"gpt2","add_cross_attention":true)", "has add_cross_attention");
+  for (const std::string type : {"t5", "whisper", "mbart", "t5gemma", "vision-encoder-decoder"}) {
+    unsupported(R"("model_type":")" + type + '"', "has model_type " + type);
+    const std::string nested = error_of(ErrorCode::unsupported, [&] {
+      (void)parse_model_config(R"({"text_config":{"num_hidden_layers":2,"model_type":")" + type +
+                               R"("}})");
+    });
+    CHECK(mentions(nested, "text_config has model_type " + type));
+  }
+  CHECK(four_layers(R"("is_encoder_decoder":false,"add_cross_attention":false)").num_layers() == 4);
+}
+
+TEST_CASE("models whose attention sees both directions are refused by name") {
+  for (const std::string type : {"bert", "xlm-roberta", "modernbert", "distilbert", "nomic_bert"}) {
+    refuse(R"("model_type":")" + type + '"', "has model_type " + type, ErrorCode::unsupported);
+  }
+  CHECK(four_layers(R"("model_type":"bert","is_decoder":true)").full_attention_layers().size() ==
+        4);
+  refuse(R"("model_type":"llama","is_causal":false)", "has is_causal", ErrorCode::unsupported);
+  for (const std::string both : {"true", "\"all\""}) {
+    refuse(R"("is_causal":true,"use_bidirectional_attention":)" + both,
+           "has use_bidirectional_attention", ErrorCode::unsupported);
+  }
+  for (const std::string causal : {"false", "\"vision\"", "null"}) {
+    CHECK(four_layers(R"("use_bidirectional_attention":)" + causal).num_layers() == 4);
+  }
+}
+
+TEST_CASE("a language model in an object of another name is not passed over") {
+  for (const std::string name :
+       {"llm_cfg", "language_model_config", "lm_config", "decoder", "language_model"}) {
+    refuse('"' + name + R"(":{"num_hidden_layers":24,"num_key_value_heads":2})",
+           "config." + name + " has layers of its own", ErrorCode::unsupported);
+  }
+  refuse(R"("someones_text":{"n_layers":24,"vocab_size":32000})",
+         "config.someones_text has layers of its own", ErrorCode::unsupported);
+  // Other towers, switches of that name, and a known object beside them.
+  CHECK(four_layers(R"("vision_config":{"num_hidden_layers":24},"lm_config":null,)"
+                    R"("decoder":"greedy","speech":{"num_layers":12},"llm_cfg":{"arch":"x"})")
+            .num_layers() == 4);
+  CHECK(four_layers(R"("text_config":{"num_hidden_layers":3},"decoder":{"num_hidden_layers":9})")
+            .num_layers() == 3);
+}

@@ -187,10 +187,12 @@ TEST_CASE("every n-th layer is global: AFMoE, decoders of ModernBERT") {
   CHECK(afmoe.layers[8].window == 2048);
   CHECK(model_of(9, R"("model_type":"afmoe","sliding_window":2048)").full_attention_layers() ==
         Indices{3, 7});
-  const ModelConfig bert =
-      model_of(6, R"("model_type":"modernbert-decoder","local_attention":128,)" + field + "3");
-  CHECK(bert.full_attention_layers() == Indices{2, 5});
-  CHECK(bert.layers[0].window == 64);
+  const std::string type = R"("model_type":"modernbert-decoder")";
+  const ModelConfig bert = model_of(22, type + R"(,"local_attention":256,)" + field + "3");
+  CHECK(bert.full_attention_layers() == every(0, 3, 22));
+  CHECK(bert.layers[1].window == 128);
+  CHECK(model_of(22, type).full_attention_layers() == every(0, 3, 22));
+  CHECK(model_of(22, type).layers[1].window == 64);
   refuse(9, R"("model_type":"afmoe",)" + field + "0", ErrorCode::format, "is 0");
 }
 
@@ -261,13 +263,24 @@ TEST_CASE("an indexer's own cache is noted") {
   CHECK(mentions(model.notes.front(), "indexer"));
 }
 
+TEST_CASE("MiniMax-M3: an indexer picks what marked layers read") {
+  const ModelConfig model = model_of(
+      3, R"("model_type":"minimax_m3_vl_text","num_attention_heads":64,"num_key_value_heads":4,)"
+         R"("sparse_attention_config":{"sparse_attention_freq":[0,1,1]})");
+  CHECK(model.full_attention_layers() == every(0, 1, 3));
+  CHECK_FALSE(model.layers[0].is_sparse);
+  CHECK(model.layers[2].is_sparse);
+  CHECK(mentions(model.notes.front(), "indexer"));
+  refuse(3, R"("sparse_attention_config":{"sparse_attention_freq":[0,1]})", ErrorCode::format,
+         "sparse_attention_config.sparse_attention_freq has 2 entries");
+}
+
 TEST_CASE("fields which say that layers differ, and that nothing reads, are refused by name") {
   for (const std::string field :
-       {R"("global_attn_idx":[0,3])", R"("kv_reuse_group":[[1,2]])", R"("loop_num":2)",
-        R"("attention_window":[512,512,512,512])", R"("full_attention_idx":[1])",
-        R"("kv_reuse_every_i_layer":2)", R"("local_attention":128)",
-        R"("global_attn_every_n_layers":3)", R"("attn_mode":"chunk")", R"("expand_v":2)",
-        R"("expand_k":0.5)", R"("lightning_nh":32)"}) {
+       {R"("global_attn_idx":[0,3])", R"("attention_window":[512,512,512,512])",
+        R"("full_attention_idx":[1])", R"("local_attention":128)",
+        R"("compress_ratios":[0,4,128,4])", R"("global_attn_every_n_layers":3)",
+        R"("attn_mode":"chunk")", R"("expand_v":2)", R"("expand_k":0.5)", R"("lightning_nh":32)"}) {
     const std::string name = field.substr(1, field.find('"', 1) - 1);
     refuse(4, R"("num_attention_heads":8,)" + field, ErrorCode::unsupported, "field " + name);
     // An explicit list of layers says all that is needed.
@@ -275,13 +288,61 @@ TEST_CASE("fields which say that layers differ, and that nothing reads, are refu
         model_of(1, R"("layer_types":["full_attention"],"num_attention_heads":8,)" + field);
     CHECK(listed.full_attention_layers() == Indices{0});
   }
+  // Not for fields which say that a layer of whatever type keeps other caches than one.
+  for (const std::string field :
+       {R"("loop_num":2)", R"("kv_reuse_group":[[1,2]])", R"("kv_reuse_every_i_layer":2)"}) {
+    const std::string name = field.substr(1, field.find('"', 1) - 1);
+    refuse(4, R"("num_attention_heads":8,)" + field, ErrorCode::unsupported, "has " + name);
+    refuse(1, R"("layer_types":["full_attention"],)" + field, ErrorCode::unsupported,
+           "has " + name);
+  }
+  CHECK(model_of(4, R"("loop_num":1)").num_layers() == 4);
   refuse(2,
          R"("block_configs":[{"attention":{"n_heads_in_group":8}},)"
          R"({"attention":{"n_heads_in_group":8,"window_length":8192}}])",
          ErrorCode::unsupported, "block_configs[1].attention has a window_length");
 }
 
-TEST_CASE("the states of RecurrentGemma and RWKV 4") {
+TEST_CASE("DeepSeek-V4's compressed caches are refused in every spelling") {
+  const std::string type = R"("model_type":"deepseek_v4")";
+  refuse(4, type + R"(,"compress_ratios":[0,0,4,128])", ErrorCode::unsupported, "compress_ratios");
+  refuse(4, type, ErrorCode::unsupported, "deepseek_v4");
+  refuse(4, type + R"(,"sliding_window":128)", ErrorCode::unsupported, "deepseek_v4");
+  refuse(1, type + R"(,"layer_types":["compressed_sparse_attention"])", ErrorCode::unsupported,
+         "compressed_sparse_attention");
+}
+
+TEST_CASE("Ouro keeps a cache for every step of every layer") {
+  const std::string ouro = R"("model_type":"ouro","num_attention_heads":16,"head_dim":128,)"
+                           R"("layer_types":["full_attention","sliding_attention"],)"
+                           R"("sliding_window":64)";
+  const ModelConfig model = model_of(2, ouro + R"(,"total_ut_steps":4)");
+  CHECK(model.full_attention_layers() == Indices{0, 2, 4, 6});
+  CHECK(model.layers[7].window == 64);
+  CHECK(model.layers[7].num_kv_heads == 16);
+  CHECK(mentions(model.notes.back(), "total_ut_steps"));
+  CHECK(model_of(2, ouro).num_layers() == 2);
+  CHECK(model_of(2, ouro + R"(,"total_ut_steps":1)").num_layers() == 2);
+  const ModelConfig shared = model_of(4, R"("num_kv_shared_layers":2,"total_ut_steps":2,)"
+                                         R"("num_nextn_predict_layers":1)");
+  CHECK(shared.cache_owner(7) == 5);
+  CHECK(shared.cache_owner(4) == 4);
+  CHECK(shared.mtp_layers == Indices{8});
+  refuse(2, ouro + R"(,"total_ut_steps":0)", ErrorCode::format, "total_ut_steps is 0");
+  refuse(200, R"("total_ut_steps":51)", ErrorCode::format, "10000 caches");
+}
+
+TEST_CASE("the states of RecurrentGemma, RWKV 4 and Falcon-Mamba") {
+  // tiiuae/falcon-mamba-7b as published: the stated channels are not expand * hidden_size.
+  const ModelConfig falcon =
+      model_of(64, R"("model_type":"falcon_mamba","hidden_size":4096,"expand":16,)"
+                   R"("intermediate_size":8192,"state_size":16,"conv_kernel":4,)"
+                   R"("torch_dtype":"bfloat16")");
+  CHECK(recurrent_state_spec(*falcon.recurrent).page_size_bytes() == 311296);
+  const ModelConfig mamba =
+      model_of(2, R"("model_type":"mamba","hidden_size":768,"expand":2,"intermediate_size":99,)"
+                  R"("state_size":16,"conv_kernel":4)");
+  CHECK(mamba.recurrent->inner_size == 1536);
   const ModelConfig gemma =
       model_of(26, R"("model_type":"recurrent_gemma","hidden_size":2560,"lru_width":2560,)"
                    R"("conv1d_width":4,"attention_window_size":2048,"torch_dtype":"bfloat16",)"

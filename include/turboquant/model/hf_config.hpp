@@ -1,15 +1,15 @@
 #pragma once
 
 #include <turboquant/model/hf_config_layers.hpp>
+#include <turboquant/model/hf_config_refusals.hpp>
+#include <turboquant/model/hf_config_softmax.hpp>
 #include <turboquant/model/hf_config_state.hpp>
 #include <turboquant/model/hf_config_widths.hpp>
+#include <turboquant/model/hf_config_windows.hpp>
 #include <turboquant/model/model_config.hpp>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <filesystem>
-#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,71 +32,27 @@ inline ConfigFields text_fields(const ConfigFields& root) {
       return *nested;
     }
   }
+  require_no_other_language_model(root);
   return root;
 }
 
-/// Multi-token-prediction layers that the file appends to the main stack.
+/// Multi-token-prediction layers that the file appends to the main stack. MiniMax-M2 counts modules
+/// of several layers, which a switch turns off.
 inline std::int64_t count_mtp_layers(const ConfigFields& fields) {
   const std::string_view name = fields.first_present(
       {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers", "mtp_num_layers"});
-  const std::optional<std::int64_t> stated =
-      name.empty() ? std::nullopt : fields.integer(name, 0, max_config_layers);
-  if (stated) {
-    return *stated;
+  if (!name.empty()) {
+    return *fields.integer(name, 0, max_config_layers);
   }
-  const std::optional<std::string> pattern = fields.string("mtp_hybrid_override_pattern");
-  require(!pattern || static_cast<std::int64_t>(pattern->size()) <= max_config_layers,
-          ErrorCode::format, "parse_model_config: ", fields.path(),
-          ".mtp_hybrid_override_pattern has ", pattern ? pattern->size() : 0,
-          " characters, expected at most ", max_config_layers);
+  if (const auto modules = fields.integer("num_mtp_modules", 0, max_config_layers)) {
+    const auto each = fields.integer("mtp_transformer_layers", 1, max_config_layers).value_or(1);
+    require(*modules * each <= max_config_layers, ErrorCode::format,
+            "parse_model_config: ", fields.path(), ".num_mtp_modules is ", *modules, " of ", each,
+            " layers, expected at most ", max_config_layers, " layers");
+    return fields.boolean("use_mtp").value_or(true) ? *modules * each : 0;
+  }
+  const auto pattern = layers_of_pattern(fields, "mtp_hybrid_override_pattern");
   return pattern ? static_cast<std::int64_t>(pattern->size()) : 0;
-}
-
-/// Tokens of every windowed layer that has none yet: the file's, else the class's.
-inline void apply_windows(const ConfigFields& fields, ModelConfig& model) {
-  for (LayerConfig& layer : model.layers) {
-    if (layer.attention == AttentionKind::sliding && !layer.window) {
-      layer.window = or_default(fields.size({"sliding_window", "sliding_window_size",
-                                             "attention_window_size", "window_size"}),
-                                class_defaults(model.model_type).window);
-    } else if (layer.attention == AttentionKind::chunked) {
-      layer.window = fields.size("attention_chunk_size");
-    }
-  }
-}
-
-/// The factor by which the file stretches rotary positions; 1 where it states none.
-inline double rope_factor(const ConfigFields& fields) {
-  double factor = 1.0;
-  for (const std::string_view name : {"rope_scaling", "rope_parameters"}) {
-    const nlohmann::json* rope = fields.find(name);
-    if (rope != nullptr && rope->is_object() && rope->contains("full_attention")) {
-      rope = &(*rope)["full_attention"];
-    }
-    if (rope != nullptr && rope->is_object() && rope->contains("factor") &&
-        (*rope)["factor"].is_number()) {
-      factor = (std::max)(factor, (*rope)["factor"].get<double>());
-    }
-  }
-  return factor;
-}
-
-/// A window that holds the longest sequence is none. Some files state the length before rotary
-/// positions are stretched, so that a factor counts; PLaMo 2 runs beyond the length that it states.
-inline void widen_to_longest(const ConfigFields& fields, ModelConfig& model) {
-  if (!model.max_position_embeddings || model.model_type == "plamo2") {
-    return;
-  }
-  const double longest = static_cast<double>(*model.max_position_embeddings) * rope_factor(fields);
-  if (longest > static_cast<double>(std::int64_t{1} << 31)) {
-    return;
-  }
-  const std::int64_t changed = widen_windows(model, static_cast<std::int64_t>(longest));
-  if (changed > 0) {
-    model.notes.push_back(std::to_string(changed) +
-                          " layers have a window of at least the model's longest sequence: full "
-                          "attention");
-  }
 }
 
 inline CacheDType parse_model_dtype(const ConfigFields& fields, const ConfigFields& root,
@@ -117,47 +73,6 @@ inline CacheDType parse_model_dtype(const ConfigFields& fields, const ConfigFiel
   return CacheDType::bfloat16;
 }
 
-/// A positive number that a float holds without losing digits.
-inline std::optional<double> positive_number(const ConfigFields& fields, std::string_view name) {
-  constexpr double least = (std::numeric_limits<float>::min)();
-  constexpr double most = (std::numeric_limits<float>::max)();
-  const std::optional<double> value = fields.number(name);
-  require(!value || (*value >= least && *value <= most), ErrorCode::format,
-          "parse_model_config: ", fields.path(), ".", name, " is ", value.value_or(0.0),
-          ", expected a positive number in the range of float");
-  return value;
-}
-
-inline std::optional<double> parse_attention_scale(const ConfigFields& fields) {
-  if (const std::optional<double> scale = positive_number(fields, "attention_multiplier")) {
-    return scale;
-  }
-  const std::optional<double> scalar = positive_number(fields, "query_pre_attn_scalar");
-  return scalar ? std::optional<double>(1.0 / std::sqrt(*scalar)) : std::nullopt;
-}
-
-/// What attention has beside rows: the factor of its logits, a cap on them, and learned sinks.
-inline void parse_softmax(const ConfigFields& fields, ModelConfig& model) {
-  model.attention_scale = parse_attention_scale(fields);
-  for (const std::string_view normalised : {"gemma3n", "gemma3n_text", "gemma4", "gemma4_text"}) {
-    if (!model.attention_scale && model.model_type == normalised) {
-      model.attention_scale = 1.0;
-    }
-  }
-  model.attn_logit_softcapping = positive_number(fields, "attn_logit_softcapping");
-  if (!model.attn_logit_softcapping && model.model_type == "gemma2" &&
-      !fields.is_null("attn_logit_softcapping")) {
-    model.attn_logit_softcapping = 50.0;
-  }
-  const bool everywhere = model.model_type == "gpt_oss";
-  const bool full = fields.boolean("add_full_attention_sink_bias").value_or(everywhere);
-  const bool windowed = fields.boolean("add_swa_attention_sink_bias").value_or(everywhere);
-  for (LayerConfig& layer : model.layers) {
-    layer.has_learned_sinks = layer.attention != AttentionKind::none &&
-                              (layer.attention == AttentionKind::full ? full : windowed);
-  }
-}
-
 }  // namespace detail
 
 /// Reads a Hugging Face config.json.
@@ -166,16 +81,17 @@ inline void parse_softmax(const ConfigFields& fields, ModelConfig& model) {
 /// the root then only supplies `model_type` and the element type, because its other fields may
 /// describe another tower, and `vision_config` is never read. Numbers that the file leaves out are
 /// its class's where that is known, else they stay unknown. An explicit null equals an absent
-/// field, but not for `num_key_value_heads` (as many as query heads) and `attn_logit_softcapping`
-/// (none) where the class has a number. Bare NaN and Infinity are accepted where no number is
-/// needed. Integers must be JSON integers: 4.0 and "4" are errors. Duplicate keys are errors. A
-/// byte order mark is accepted. Text beyond 8 MiB, 64 levels or a million values, and more than
-/// 10,000 layers, are refused. `ModelConfig::layer_rule` names the convention that produced the
-/// layers. Deterministic.
+/// field, but not for `num_key_value_heads` (as many as query heads), `sliding_window`,
+/// `attention_chunk_size` and `attn_logit_softcapping` (none) where the class has a number. Bare
+/// NaN and Infinity are accepted where no number is needed. Integers must be JSON integers: 4.0 and
+/// "4" are errors. Duplicate keys are errors. A byte order mark is accepted. Text beyond 8 MiB, 64
+/// levels or a million values, and more than 10,000 layers, are refused. `ModelConfig::layer_rule`
+/// names the convention that produced the layers. Deterministic.
 /// @throws Error(format) for malformed text (with its position) or a field outside its domain (by
-///         name); Error(unsupported) for an unknown layer type and for a model with fields of
+///         name); Error(unsupported) for an unknown layer type, for a model with fields of
 ///         recurrent or unequal layers whose attention layers nothing names (listing what was
-///         looked for).
+///         looked for), and for models that keep no cache or more than one sequence's: encoders,
+///         encoders with a decoder, a language model in an object of an unknown name.
 [[nodiscard]] inline ModelConfig parse_model_config(std::string_view json_text) {
   const nlohmann::json document = detail::parse_json_object("parse_model_config", json_text);
   const detail::ConfigFields root(document, "config");
@@ -184,8 +100,10 @@ inline void parse_softmax(const ConfigFields& fields, ModelConfig& model) {
   ModelConfig model;
   const std::optional<std::string> nested_type = fields.string("model_type");
   model.model_type = nested_type ? *nested_type : root.string("model_type").value_or("");
-  const std::string_view layers_name = fields.first_present(
-      {"num_hidden_layers", "num_transformer_layers", "n_layer", "n_layers", "num_layers"});
+  detail::require_one_cached_sequence(root, fields, model.model_type);
+  const std::string_view layers_name = model.model_type == "xlstm" && fields.has("num_blocks")
+                                           ? "num_blocks"
+                                           : detail::layer_count_field(fields);
   const std::int64_t num_mtp = detail::count_mtp_layers(fields);
   const detail::RuleInput input{fields, model.model_type,
                                 layers_name.empty()
@@ -196,10 +114,8 @@ inline void parse_softmax(const ConfigFields& fields, ModelConfig& model) {
   model.layers = std::move(list.layers);
   model.layer_rule = std::move(list.rule);
   model.notes = std::move(list.notes);
-  for (std::int64_t i = 0; i < num_mtp; ++i) {
-    model.mtp_layers.push_back(model.num_layers() + i);
-  }
-  if (const auto cross = fields.integers("cross_attention_layers", 0, model.num_layers() - 1)) {
+  const auto cross = fields.integers("cross_attention_layers", 0, model.num_layers() - 1);
+  if (cross && !cross->empty()) {
     for (const std::int64_t layer : *cross) {
       model.layers[static_cast<std::size_t>(layer)] = LayerConfig{};
     }
@@ -222,21 +138,23 @@ inline void parse_softmax(const ConfigFields& fields, ModelConfig& model) {
     model.notes.push_back("sparse attention: the indexer's own key cache is not counted");
   }
 
-  model.hidden_size = detail::or_default(
-      fields.size({"hidden_size", "n_embd", "n_embed", "d_model", "model_dim", "hidden_dim"}),
-      defaults.hidden_size);
-  model.num_attention_heads = detail::or_default(
-      fields.size({"num_attention_heads", "n_head", "n_heads", "num_heads"}), defaults.num_heads);
+  model.hidden_size = detail::or_default(detail::stated_hidden_size(fields), defaults.hidden_size);
+  model.num_attention_heads = detail::or_default(detail::stated_heads(fields), defaults.num_heads);
   model.max_position_embeddings = fields.size({"max_position_embeddings", "max_position_embedding",
                                                "n_positions", "max_seq_len", "seq_length"});
   model.dtype = detail::parse_model_dtype(fields, root, model.notes);
   model.mla = detail::parse_mla(fields);
+  detail::apply_layer_overrides(fields, model);
   detail::apply_windows(fields, model);
   detail::apply_kv_sharing(fields, model.model_type, model.layers);
   detail::apply_widths(fields, model);
   detail::require_head_groups(fields, model);
   detail::parse_softmax(fields, model);
   detail::widen_to_longest(fields, model);
+  detail::repeat_layers(fields, model);
+  for (std::int64_t i = 0; i < num_mtp; ++i) {
+    model.mtp_layers.push_back(model.num_layers() + i);
+  }
   if (model.is_hybrid()) {
     model.recurrent = detail::parse_recurrent_geometry(fields, model.model_type, model.dtype);
   }

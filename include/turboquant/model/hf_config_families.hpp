@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/model/hf_config_rules.hpp>
+#include <turboquant/model/model_config.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -62,8 +63,8 @@ inline std::optional<LayerList> rule_layer_group(const RuleInput& in) {
   return list;
 }
 
-/// AFMoE, decoders of ModernBERT: every n-th layer is full, the others are windowed. The latter's
-/// local_attention counts both directions.
+/// AFMoE: the last of every n layers is full; decoders of ModernBERT: the first. The others are
+/// windowed, the latter by half of local_attention, which counts both directions.
 inline std::optional<LayerList> rule_global_every(const RuleInput& in) {
   const bool modern_bert = in.is_type({"modernbert-decoder"});
   if (!modern_bert && !in.is_type({"afmoe"})) {
@@ -73,11 +74,11 @@ inline std::optional<LayerList> rule_global_every(const RuleInput& in) {
   const auto stated = in.fields.integer(field, 1, max_config_layers);
   const std::int64_t step = stated.value_or(modern_bert ? 3 : 4);
   LayerConfig windowed{.attention = AttentionKind::sliding};
-  if (const auto both = in.fields.integer("local_attention", 2, 1 << 30); modern_bert && both) {
-    windowed.window = *both / 2;
+  if (modern_bert) {
+    windowed.window = in.fields.integer("local_attention", 2, 1 << 30).value_or(128) / 2;
   }
   return list_from_period(
-      in.num_layers(field), step, step - 1, full_layer(), windowed,
+      in.num_layers(field), step, modern_bert ? 0 : step - 1, full_layer(), windowed,
       stated ? std::string(field)
              : std::string(field) + " " + std::to_string(step) + ": default of " + in.model_type);
 }
@@ -99,6 +100,15 @@ inline std::optional<LayerList> rule_sliding_window_layers(const RuleInput& in) 
   return list;
 }
 
+/// MiniMax-M3: every layer keeps every token, and in those marked 1 an indexer picks what is read.
+inline std::optional<LayerList> rule_sparse_attention(const RuleInput& in) {
+  const std::optional<ConfigFields> sparse = in.fields.object("sparse_attention_config");
+  return sparse ? rule_numbers({*sparse, in.model_type, in.stated_layers, in.num_mtp_layers},
+                               "sparse_attention_freq", full_layer(),
+                               LayerConfig{.attention = AttentionKind::full, .is_sparse = true})
+                : std::nullopt;
+}
+
 /// LongCat-Flash: each of num_layers layers attends twice and keeps two caches, which are layers of
 /// their own here.
 inline std::optional<LayerList> rule_double_attention(const RuleInput& in) {
@@ -115,7 +125,8 @@ inline std::optional<LayerList> rule_double_attention(const RuleInput& in) {
 }
 
 /// Layer `reader` reads the cache of the last layer up to `last` that attends in the same way.
-inline void share_earlier_cache(const ConfigFields& fields, std::string_view field,
+/// @param stated  how a message calls the field that says so
+inline void share_earlier_cache(const ConfigFields& fields, std::string_view stated,
                                 std::vector<LayerConfig>& layers, std::int64_t reader,
                                 std::int64_t last) {
   LayerConfig& layer = layers[static_cast<std::size_t>(reader)];
@@ -126,9 +137,9 @@ inline void share_earlier_cache(const ConfigFields& fields, std::string_view fie
   while (source >= 0 && layers[static_cast<std::size_t>(source)].attention != layer.attention) {
     --source;
   }
-  require(source >= 0, ErrorCode::format, "parse_model_config: ", fields.path(), ".", field, " is ",
-          fields.integer(field, 0, max_config_layers).value_or(0), ", expected an earlier ",
-          to_string(layer.attention), " layer for layer ", reader, " to share with");
+  require(source >= 0, ErrorCode::format, "parse_model_config: ", fields.path(), stated,
+          ", expected an earlier ", to_string(layer.attention), " layer for layer ", reader,
+          " to share with");
   layer.kv_source = source;
 }
 
@@ -143,15 +154,18 @@ inline void apply_kv_sharing(const ConfigFields& fields, std::string_view model_
   const std::int64_t shared = or_default(fields.integer(field, 0, num_layers - 1),
                                          class_default < num_layers ? class_default : 0)
                                   .value_or(0);
+  const std::string last_ones = "." + std::string(field) + " is " + std::to_string(shared) +
+                                origin(fields.has(field), model_type);
   for (std::int64_t i = num_layers - shared; i < num_layers; ++i) {
-    share_earlier_cache(fields, field, layers, i, num_layers - shared - 1);
+    share_earlier_cache(fields, last_ones, layers, i, num_layers - shared - 1);
   }
   if (fields.boolean("use_cla").value_or(false)) {
     const std::int64_t factor =
         fields.integer("cla_share_factor", 1, max_config_layers).value_or(1);
+    const std::string groups = ".cla_share_factor is " + std::to_string(factor);
     for (std::int64_t i = 0; i < num_layers; ++i) {
       if (i % factor != 0) {
-        share_earlier_cache(fields, "cla_share_factor", layers, i, i - i % factor);
+        share_earlier_cache(fields, groups, layers, i, i - i % factor);
       }
     }
   }
@@ -161,6 +175,28 @@ inline void apply_kv_sharing(const ConfigFields& fields, std::string_view model_
       const auto source = static_cast<std::size_t>(*layer.kv_source);
       layer.kv_source = layers[source].kv_source.value_or(*layer.kv_source);
     }
+  }
+}
+
+/// Ouro: every step runs through all layers and keeps caches of its own, which are layers of their
+/// own here, step after step.
+inline void repeat_layers(const ConfigFields& fields, ModelConfig& model) {
+  const auto num_layers = model.num_layers();
+  const std::int64_t steps = fields.integer("total_ut_steps", 1, max_config_layers).value_or(1);
+  require(num_layers * steps <= max_config_layers, ErrorCode::format,
+          "parse_model_config: ", fields.path(), ".total_ut_steps is ", steps, " for ", num_layers,
+          " layers, expected at most ", max_config_layers, " caches");
+  for (std::int64_t i = num_layers; i < num_layers * steps; ++i) {
+    LayerConfig layer = model.layers[static_cast<std::size_t>(i % num_layers)];
+    if (layer.kv_source) {
+      *layer.kv_source += i / num_layers * num_layers;
+    }
+    model.layers.push_back(layer);
+  }
+  if (steps > 1) {
+    model.notes.push_back("total_ut_steps: layers " + std::to_string(num_layers) + "s to " +
+                          std::to_string(num_layers) + "s + " + std::to_string(num_layers - 1) +
+                          " are those of step s");
   }
 }
 

@@ -39,6 +39,15 @@ class ConfigFields {
     return field != object_->end() && field->is_null();
   }
 
+  /// The names of all fields, in the order of their characters.
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> list;
+    for (const auto& field : object_->items()) {
+      list.push_back(field.key());
+    }
+    return list;
+  }
+
   /// The first of `names` that is present, or an empty view.
   [[nodiscard]] std::string_view first_present(
       std::initializer_list<std::string_view> names) const {

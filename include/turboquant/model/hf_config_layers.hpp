@@ -2,7 +2,10 @@
 
 #include <turboquant/model/hf_config_families.hpp>
 #include <turboquant/model/hf_config_rules.hpp>
+#include <turboquant/model/hf_config_windows.hpp>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -41,8 +44,51 @@ inline std::string_view recurrent_signal(const ConfigFields& fields) {
 /// Fields which say that layers differ, in a way that no rule here reads.
 inline std::string_view layout_signal(const ConfigFields& fields) {
   return fields.first_present({"attention_types", "attention_window", "full_attention_idx",
-                               "global_attn_every_n_layers", "global_attn_idx", "loop_num",
-                               "kv_reuse_every_i_layer", "kv_reuse_group", "local_attention"});
+                               "global_attn_every_n_layers", "global_attn_idx", "local_attention",
+                               "compress_ratios"});
+}
+
+/// Classes whose layers differ in a way that no rule here derives: only a list can tell.
+inline bool has_mixed_layers(std::string_view model_type) {
+  static constexpr std::array<std::string_view, 38> known{"bailing_hybrid",
+                                                          "bailing_moe_linear",
+                                                          "beam",
+                                                          "cohere2_moe",
+                                                          "cwm",
+                                                          "deepseek_v4",
+                                                          "diffusion_gemma_text",
+                                                          "dory",
+                                                          "dots3_note_text",
+                                                          "embedding_gemma2_text",
+                                                          "exaone_moe",
+                                                          "flint",
+                                                          "glm5_next_text",
+                                                          "granite_swa",
+                                                          "granitemoe_swa",
+                                                          "inkling2_loop_text",
+                                                          "inkling2_text",
+                                                          "inkling_text",
+                                                          "kimi_linear",
+                                                          "kolibri1",
+                                                          "lara_mini",
+                                                          "lfm3",
+                                                          "mimo_v2_flash",
+                                                          "minicpm_sala",
+                                                          "minimax_m1",
+                                                          "minimax_text_01",
+                                                          "muse_glimmer_text",
+                                                          "muse_spark_text",
+                                                          "nemotron_h",
+                                                          "neomme",
+                                                          "olmo_hybrid",
+                                                          "phi4flash",
+                                                          "plamo2",
+                                                          "qwen4_exp_text",
+                                                          "recurrent_gemma",
+                                                          "samba",
+                                                          "zamba2",
+                                                          "zaya"};
+  return std::find(known.begin(), known.end(), model_type) != known.end();
 }
 
 /// MiMo: 0 is full and 1 is windowed attention; elsewhere the same field is a layer pattern.
@@ -72,83 +118,18 @@ inline std::optional<LayerList> rule_block_types(const RuleInput& in) {
             "parse_model_config: ", in.fields.path(), ".block_types holds \"", printable(type, 60),
             "\", expected recurrent or attention");
     const AttentionKind kind =
-        in.fields.has("attention_window_size") ? AttentionKind::sliding : AttentionKind::full;
+        in.fields.has("attention_window_size") || in.is_type({"recurrent_gemma"})
+            ? AttentionKind::sliding
+            : AttentionKind::full;
     list.layers.push_back(type == "recurrent" ? recurrent_layer() : LayerConfig{.attention = kind});
   }
   return list;
 }
 
-/// Llama 4: layers with rotary embedding attend within a chunk, those without over everything.
-/// SmolLM3 uses the same fields for the embedding only and attends over everything everywhere.
-inline std::optional<LayerList> rule_no_rope(const RuleInput& in) {
-  const bool llama4 = in.is_type({"llama4", "llama4_text"});
-  if (!llama4 && in.fields.first_present({"no_rope_layers", "no_rope_layer_interval"}).empty()) {
-    return std::nullopt;
-  }
-  const LayerConfig chunked{.attention = in.is_type({"smollm3"}) ? AttentionKind::full
-                                                                 : AttentionKind::chunked};
-  // An empty list is how the class spells "derive it".
-  const nlohmann::json* stated = in.fields.find("no_rope_layers");
-  std::optional<LayerList> list;
-  if (stated == nullptr || !stated->empty()) {
-    list = rule_numbers(in, "no_rope_layers", full_layer(), chunked);
-  }
-  if (!list) {
-    const auto interval = in.fields.integer("no_rope_layer_interval", 1, max_config_layers);
-    const std::int64_t step = interval.value_or(4);
-    list = list_from_period(in.num_layers("no_rope_layer_interval"), step, step - 1, full_layer(),
-                            chunked,
-                            interval ? "no_rope_layer_interval"
-                                     : "no_rope_layer_interval 4: default of " + in.model_type);
-  }
-  return list;
-}
-
-inline std::int64_t default_window_pattern(const RuleInput& in) {
-  if (in.is_type({"gemma2", "gemma2_text", "gpt_oss"})) {
-    return 2;
-  }
-  if (in.is_type({"cohere2", "olmo3"})) {
-    return 4;
-  }
-  if (in.is_type({"gemma3n", "gemma3n_text"})) {
-    return 5;
-  }
-  return in.is_type({"gemma3", "gemma3_text"}) ? 6 : 0;
-}
-
-/// Gemma 2/3, Cohere 2, EXAONE 4: every n-th layer is full, the others are windowed. A text pattern
-/// of L and G repeats, and its last layer is full.
-inline std::optional<LayerList> rule_window_pattern(const RuleInput& in) {
-  const std::string_view field =
-      in.fields.first_present({"sliding_window_pattern", "_sliding_window_pattern"});
-  const LayerConfig windowed{.attention = AttentionKind::sliding};
-  const nlohmann::json* value = field.empty() ? nullptr : in.fields.find(field);
-  if (value != nullptr && value->is_string()) {
-    const std::string pattern = *in.fields.string(field);
-    require(!pattern.empty() && pattern.find_first_not_of("LG") == std::string::npos,
-            ErrorCode::format, "parse_model_config: ", in.fields.path(), ".", field, " is \"",
-            printable(pattern, 60), "\", expected characters L and G");
-    LayerList list;
-    list.rule = std::string(field) + " as text";
-    const auto num_layers = static_cast<std::size_t>(in.num_layers(field));
-    for (std::size_t i = 0; i < num_layers; ++i) {
-      const bool local = pattern[i % pattern.size()] == 'L' && i + 1 != num_layers;
-      list.layers.push_back(local ? windowed : full_layer());
-    }
-    return list;
-  }
-  const std::int64_t class_default = default_window_pattern(in);
-  if (value == nullptr && class_default == 0) {
-    return std::nullopt;
-  }
-  const std::int64_t step =
-      value == nullptr ? class_default : *in.fields.integer(field, 1, max_config_layers);
-  return list_from_period(
-      in.num_layers("sliding_window_pattern"), step, step - 1, full_layer(), windowed,
-      value == nullptr
-          ? "sliding_window_pattern " + std::to_string(step) + ": default of " + in.model_type
-          : std::string(field));
+/// Bamba lists its attention layers. Falcon-H1's class does not read the list: all layers attend.
+inline std::optional<LayerList> rule_attn_layer_indices(const RuleInput& in) {
+  return in.is_type({"falcon_h1"}) ? std::nullopt
+                                   : rule_index_list(in, "attn_layer_indices", full_layer());
 }
 
 /// Nemotron-NAS: attention per block, or none, or replaced by a linear map.
@@ -265,25 +246,6 @@ inline std::optional<LayerList> rule_model_type(const RuleInput& in) {
   return std::nullopt;
 }
 
-/// Every layer attends; windows apply where the file switches them on.
-inline LayerList rule_dense(const RuleInput& in) {
-  const std::int64_t num_layers = in.num_layers("a dense model");
-  LayerList list = list_from_period(num_layers, 1, 0, full_layer(), full_layer(), "dense");
-  const bool off_by_default = in.model_type.substr(0, 4) == "qwen" || in.is_type({"smollm3"});
-  if (!in.fields.has("sliding_window") ||
-      !in.fields.boolean("use_sliding_window").value_or(!off_by_default)) {
-    return list;
-  }
-  const std::int64_t first_windowed =
-      in.fields.integer("max_window_layers", 0, max_config_layers).value_or(0);
-  for (std::int64_t i = first_windowed; i < num_layers; ++i) {
-    list.layers[static_cast<std::size_t>(i)].attention = AttentionKind::sliding;
-  }
-  list.rule = first_windowed == 0 ? "dense, sliding_window in every layer"
-                                  : "dense, sliding_window from max_window_layers on";
-  return list;
-}
-
 /// The layers by the first convention that the file uses; explicit lists come before derived ones.
 inline LayerList identify_layers(const RuleInput& in) {
   std::optional<LayerList> list = rule_type_names(in, "layer_types");
@@ -301,9 +263,10 @@ inline LayerList identify_layers(const RuleInput& in) {
   next([&] { return rule_block_types(in); });
   next([&] { return rule_linear_attn_config(in); });
   next([&] { return rule_index_list(in, "full_attn_idxs", full_layer()); });
-  next([&] { return rule_index_list(in, "attn_layer_indices", full_layer()); });
+  next([&] { return rule_attn_layer_indices(in); });
   next([&] { return rule_index_list(in, "hybrid_layer_ids", parallel_layer()); });
   next([&] { return rule_sliding_window_layers(in); });
+  next([&] { return rule_sparse_attention(in); });
   next([&] { return rule_attn_object(in); });
   next([&] { return rule_double_attention(in); });
   next([&] { return rule_attn_period(in); });
@@ -318,17 +281,18 @@ inline LayerList identify_layers(const RuleInput& in) {
   next([&] { return rule_kv_head_list(in); });
   next([&] { return rule_model_type(in); });
   if (list) {
+    if (is_gemma4(in.model_type) && list->layers.back().attention != AttentionKind::full) {
+      list->layers.back() = full_layer();
+      list->notes.push_back("the last layer is full: the class of " + in.model_type +
+                            " makes it so");
+    }
     return *list;
   }
   const std::string_view recurrent = recurrent_signal(in.fields);
   const std::string_view signal = recurrent.empty() ? layout_signal(in.fields) : recurrent;
-  const bool hybrid_family =
-      in.is_type({"minimax_text_01", "minimax_m1", "nemotron_h", "zamba", "zamba2", "kimi_linear",
-                  "plamo2", "phi4flash", "recurrent_gemma", "samba", "bailing_moe_linear",
-                  "bailing_hybrid", "minicpm_sala"});
+  const bool mixed = has_mixed_layers(in.model_type);
   require(
-      signal.empty() && !hybrid_family, ErrorCode::unsupported,
-      "parse_model_config: ", in.fields.path(),
+      signal.empty() && !mixed, ErrorCode::unsupported, "parse_model_config: ", in.fields.path(),
       signal.empty()      ? " has model_type "
       : recurrent.empty() ? " has the field "
                           : " has the recurrent field ",

@@ -113,14 +113,30 @@ void fit_list(const RuleInput& in, std::string_view field, std::vector<T>& list)
   list.resize(static_cast<std::size_t>(*in.stated_layers));
 }
 
+/// What a list that wins over another stated number of layers is worth telling.
+inline std::string stale_count_note(std::string_view field, std::int64_t length,
+                                    std::int64_t stated) {
+  return std::string(field) + " has " + std::to_string(length) +
+         " layers and num_hidden_layers says " + std::to_string(stated) + ": " +
+         std::string(field) + " is used";
+}
+
+/// Names of layer types. In Nemotron-H, not num_hidden_layers but the list is authoritative.
 inline std::optional<LayerList> rule_type_names(const RuleInput& in, std::string_view field) {
   std::optional<std::vector<std::string>> types = in.fields.strings(field);
   if (!types) {
     return std::nullopt;
   }
-  fit_list(in, field, *types);
   LayerList list;
   list.rule = field;
+  const auto length = static_cast<std::int64_t>(types->size());
+  const bool authoritative =
+      in.is_type({"nemotron_h"}) && in.stated_layers.value_or(length) != length;
+  if (authoritative) {
+    list.notes.push_back(stale_count_note(field, length, *in.stated_layers));
+  }
+  fit_list(authoritative ? RuleInput{in.fields, in.model_type, std::nullopt, 0} : in, field,
+           *types);
   for (std::size_t i = 0; i < types->size(); ++i) {
     const std::optional<LayerConfig> layer = layer_of_type((*types)[i]);
     require(layer.has_value(), ErrorCode::unsupported, "parse_model_config: ", in.fields.path(),
@@ -148,29 +164,37 @@ inline std::optional<LayerList> rule_numbers(const RuleInput& in, std::string_vi
   return list;
 }
 
-/// Nemotron-H: one character per layer. The pattern, not num_hidden_layers, is authoritative.
-inline std::optional<LayerList> rule_pattern(const RuleInput& in, std::string_view field) {
-  const std::optional<std::string> pattern = in.fields.string(field);
+/// Nemotron-H: one character per layer.
+inline std::optional<std::vector<LayerConfig>> layers_of_pattern(const ConfigFields& fields,
+                                                                 std::string_view field) {
+  const std::optional<std::string> pattern = fields.string(field);
   if (!pattern) {
     return std::nullopt;
   }
   const auto length = static_cast<std::int64_t>(pattern->size());
   require(length > 0 && length <= max_config_layers, ErrorCode::format,
-          "parse_model_config: ", in.fields.path(), ".", field, " has ", length,
+          "parse_model_config: ", fields.path(), ".", field, " has ", length,
           " characters, expected 1..", max_config_layers);
-  LayerList list;
-  list.rule = field;
-  for (std::size_t i = 0; i < pattern->size(); ++i) {
-    const char c = (*pattern)[i];
+  std::vector<LayerConfig> layers;
+  for (const char c : *pattern) {
     require(c == 'M' || c == '*' || c == '-' || c == 'E', ErrorCode::format,
-            "parse_model_config: ", in.fields.path(), ".", field, "[", i, "] is '",
+            "parse_model_config: ", fields.path(), ".", field, "[", layers.size(), "] is '",
             printable(std::string_view(&c, 1), 1), "', expected M, *, - or E");
-    list.layers.push_back(c == 'M' ? recurrent_layer() : c == '*' ? full_layer() : LayerConfig{});
+    layers.push_back(c == 'M' ? recurrent_layer() : c == '*' ? full_layer() : LayerConfig{});
   }
+  return layers;
+}
+
+/// The pattern, not num_hidden_layers, is authoritative.
+inline std::optional<LayerList> rule_pattern(const RuleInput& in, std::string_view field) {
+  std::optional<std::vector<LayerConfig>> layers = layers_of_pattern(in.fields, field);
+  if (!layers) {
+    return std::nullopt;
+  }
+  LayerList list{std::move(*layers), std::string(field), {}};
+  const auto length = static_cast<std::int64_t>(list.layers.size());
   if (in.stated_layers && *in.stated_layers != length) {
-    list.notes.push_back(std::string(field) + " has " + std::to_string(length) +
-                         " layers and num_hidden_layers says " + std::to_string(*in.stated_layers) +
-                         ": the pattern is used");
+    list.notes.push_back(stale_count_note(field, length, *in.stated_layers));
   }
   return list;
 }
@@ -249,17 +273,21 @@ inline LayerList list_from_period(std::int64_t num_layers, std::int64_t period, 
   return list;
 }
 
+/// Jamba and Zamba, whose classes know a period and an offset where a file does not.
 inline std::optional<LayerList> rule_attn_period(const RuleInput& in) {
   const auto period = in.fields.integer("attn_layer_period", 1, max_config_layers);
   const auto offset = in.fields.integer("attn_layer_offset", 0, max_config_layers);
-  const bool class_default = !period && !offset && in.is_type({"jamba"});
-  if (!period && !class_default) {
+  const bool jamba = in.is_type({"jamba"});
+  const bool known = jamba || in.is_type({"zamba"});
+  if (!period && !known) {
     return std::nullopt;
   }
-  const std::int64_t step = period.value_or(8);
-  const std::int64_t first = offset.value_or(class_default ? 4 : 0);
+  const std::int64_t step = period.value_or(jamba ? 8 : 6);
+  const std::int64_t first = offset.value_or(known ? 4 : 0);
   require(first < step, ErrorCode::format, "parse_model_config: ", in.fields.path(),
-          ".attn_layer_offset is ", first, ", expected less than attn_layer_period = ", step);
+          ".attn_layer_offset is ", first, origin(offset || !known, in.model_type),
+          ", expected less than attn_layer_period = ", step,
+          origin(period.has_value(), in.model_type));
   const std::int64_t num_layers = in.num_layers("attn_layer_period");
   if (in.is_type({"zamba"})) {
     // Zamba's blocks are mamba, mamba, hybrid, and then periodic from layer 3 on.
@@ -271,9 +299,10 @@ inline std::optional<LayerList> rule_attn_period(const RuleInput& in) {
     return list;
   }
   return list_from_period(num_layers, step, first, full_layer(), recurrent_layer(),
-                          class_default
-                              ? "attn_layer_period 8, offset 4: default of " + in.model_type
-                              : "attn_layer_period and attn_layer_offset");
+                          period && (offset || !known)
+                              ? "attn_layer_period and attn_layer_offset"
+                              : "attn_layer_period " + std::to_string(step) + ", offset " +
+                                    std::to_string(first) + ": default of " + in.model_type);
 }
 
 inline std::optional<LayerList> rule_interval(const RuleInput& in) {

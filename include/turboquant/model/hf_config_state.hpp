@@ -123,7 +123,9 @@ inline std::optional<RecurrentGeometry> mamba_geometry(const ConfigFields& field
   const auto kernel = fields.size({"mamba_d_conv", "conv_kernel"});
   const auto expand = fields.size({"mamba_expand", "expand"});
   const auto hidden = fields.size("hidden_size");
-  std::optional<std::int64_t> inner = fields.size("mamba_d_ssm");
+  // Falcon-Mamba states the product of another expansion than its own; Mamba's class ignores it.
+  std::optional<std::int64_t> inner =
+      fields.size(model_type == "falcon_mamba" ? "intermediate_size" : "mamba_d_ssm");
   if (!state || !kernel) {
     return std::nullopt;
   }

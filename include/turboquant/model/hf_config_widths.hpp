@@ -2,6 +2,7 @@
 
 #include <turboquant/model/hf_config_defaults.hpp>
 #include <turboquant/model/hf_config_layers.hpp>
+#include <turboquant/model/hf_config_overrides.hpp>
 #include <turboquant/model/model_config.hpp>
 
 #include <cstddef>
@@ -27,6 +28,15 @@ inline std::optional<MlaGeometry> parse_mla(const ConfigFields& fields) {
   return MlaGeometry{*rank, *rope, fields.size("qk_nope_head_dim"), fields.size("v_head_dim")};
 }
 
+inline std::optional<std::int64_t> stated_hidden_size(const ConfigFields& fields) {
+  return fields.size({"hidden_size", "n_embd", "n_embed", "d_model", "model_dim", "hidden_dim"});
+}
+
+/// Query heads where the file gives one number.
+inline std::optional<std::int64_t> stated_heads(const ConfigFields& fields) {
+  return fields.size({"num_attention_heads", "n_head", "n_heads", "num_heads"});
+}
+
 /// Whether all query heads read one KV head, whatever number of KV heads stands beside it.
 inline bool is_multi_query(const ConfigFields& fields, std::string_view model_type) {
   const bool class_default = model_type == "falcon" || model_type == "gpt_bigcode";
@@ -37,11 +47,10 @@ inline bool is_multi_query(const ConfigFields& fields, std::string_view model_ty
   return attention && attention->string("attn_type") == "multiquery_attention";
 }
 
-/// KV heads where the file gives one number: 1 for multi-query attention, else the stated number,
-/// else the class's, else the query heads. An explicit null means the query heads.
-inline std::optional<std::int64_t> uniform_kv_heads(const ConfigFields& fields,
-                                                    const ModelConfig& model) {
-  if (is_multi_query(fields, model.model_type)) {
+/// KV heads where the file gives one number: 1 for multi-query attention, else the stated number.
+inline std::optional<std::int64_t> stated_kv_heads(const ConfigFields& fields,
+                                                   std::string_view model_type) {
+  if (is_multi_query(fields, model_type)) {
     return 1;
   }
   const std::optional<std::int64_t> stated = fields.size(
@@ -50,15 +59,21 @@ inline std::optional<std::int64_t> uniform_kv_heads(const ConfigFields& fields,
     return stated;
   }
   // ChatGLM states a number of groups even where a switch turns them off.
-  if (fields.boolean("multi_query_attention").value_or(model.model_type != "chatglm")) {
+  if (fields.boolean("multi_query_attention").value_or(model_type != "chatglm")) {
     if (const auto groups = fields.size("multi_query_group_num")) {
       return groups;
     }
   }
-  if (const std::optional<ConfigFields> attention = fields.object("attn_config")) {
-    if (const std::optional<std::int64_t> heads = attention->size("kv_n_heads")) {
-      return heads;
-    }
+  const std::optional<ConfigFields> attention = fields.object("attn_config");
+  return attention ? attention->size("kv_n_heads") : std::nullopt;
+}
+
+/// The stated number, else the class's, else the query heads. An explicit null means the query
+/// heads.
+inline std::optional<std::int64_t> uniform_kv_heads(const ConfigFields& fields,
+                                                    const ModelConfig& model) {
+  if (const auto stated = stated_kv_heads(fields, model.model_type)) {
+    return stated;
   }
   const std::int64_t class_default = class_defaults(model.model_type).num_kv_heads;
   return class_default == 0 || fields.is_null("num_key_value_heads")
@@ -82,8 +97,10 @@ inline std::optional<std::int64_t> uniform_head_size(const ConfigFields& fields,
   const std::int64_t row = checked_mul(*model.hidden_size, zamba ? 2 : 1);
   const std::int64_t heads = *model.num_attention_heads;
   require(row % heads == 0, ErrorCode::format, "parse_model_config: ", fields.path(),
-          " has hidden_size ", *model.hidden_size, " and ", heads,
-          " attention heads and no head_dim, expected a multiple");
+          " has hidden_size ", *model.hidden_size,
+          origin(stated_hidden_size(fields).has_value(), model.model_type), " and ", heads,
+          " attention heads", origin(stated_heads(fields).has_value(), model.model_type),
+          " and no head_dim, expected a multiple");
   return row / heads;
 }
 
@@ -110,6 +127,28 @@ inline std::optional<std::int64_t> windowed_size(const ConfigFields& fields,
   return nested ? nested->size(nested_name) : std::nullopt;
 }
 
+/// KV heads and width that full layers have beside the model's: everywhere under their own names,
+/// in Gemma 4 with a width of its class, KV heads where a switch is on, and neither beside
+/// overrides.
+struct FullLayerWidths {
+  std::optional<std::int64_t> num_kv_heads{};
+  std::optional<std::int64_t> head_size{};
+};
+
+inline FullLayerWidths full_layer_widths(const ConfigFields& fields, const ModelConfig& model) {
+  FullLayerWidths full{fields.size("num_global_key_value_heads"), fields.size("global_head_dim")};
+  if (is_gemma4(model.model_type)) {
+    if (fields.has(layer_override_field)) {
+      return {};
+    }
+    full.head_size = full.head_size.value_or(512);
+    if (!fields.boolean("attention_k_eq_v").value_or(false)) {
+      full.num_kv_heads.reset();
+    }
+  }
+  return full;
+}
+
 inline void apply_widths(const ConfigFields& fields, ModelConfig& model) {
   const std::string_view list_field = kv_head_list_field(fields);
   std::vector<std::int64_t> listed;
@@ -122,6 +161,7 @@ inline void apply_widths(const ConfigFields& fields, ModelConfig& model) {
   const auto heads = listed.empty() ? uniform_kv_heads(fields, model) : std::nullopt;
   const auto width = uniform_head_size(fields, model);
   const auto width_v = uniform_head_size_v(fields, model);
+  const FullLayerWidths full_widths = full_layer_widths(fields, model);
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     LayerConfig& layer = model.layers[i];
     if (layer.attention == AttentionKind::none) {
@@ -131,7 +171,7 @@ inline void apply_widths(const ConfigFields& fields, ModelConfig& model) {
     layer.is_mla = full && model.mla.has_value();
     if (!layer.num_kv_heads) {
       const auto special =
-          full ? fields.size("num_global_key_value_heads")
+          full ? full_widths.num_kv_heads
                : windowed_size(fields, {"swa_num_key_value_heads", "num_swa_key_value_heads"},
                                "num_attention_groups");
       layer.num_kv_heads = special ? special : heads;
@@ -142,8 +182,8 @@ inline void apply_widths(const ConfigFields& fields, ModelConfig& model) {
       layer.num_kv_heads = listed[i];
     }
     if (!layer.head_size) {
-      const auto special = full ? fields.size("global_head_dim")
-                                : windowed_size(fields, {"swa_head_dim"}, "head_dim");
+      const auto special =
+          full ? full_widths.head_size : windowed_size(fields, {"swa_head_dim"}, "head_dim");
       layer.head_size = special ? special : width;
     }
     const auto special_v = full ? std::nullopt : fields.size("swa_v_head_dim");
@@ -174,6 +214,10 @@ inline void require_head_groups(const ConfigFields& fields, const ModelConfig& m
   const auto listed = query_head_list(fields, model.layers.size());
   const auto windowed = windowed_size(
       fields, {"swa_num_attention_heads", "num_swa_attention_heads"}, "num_attention_heads");
+  const auto overrides = layer_overrides(fields, model.num_layers());
+  const std::int64_t class_kv_heads = class_defaults(model.model_type).num_kv_heads;
+  const bool from_file =
+      !kv_head_list_field(fields).empty() || stated_kv_heads(fields, model.model_type).has_value();
   for (std::size_t i = 0; i < model.layers.size(); ++i) {
     const LayerConfig& layer = model.layers[i];
     if (layer.attention == AttentionKind::none || layer.is_mla || !layer.num_kv_heads) {
@@ -185,10 +229,16 @@ inline void require_head_groups(const ConfigFields& fields, const ModelConfig& m
     } else if (windowed && layer.attention != AttentionKind::full) {
       queries = windowed;
     }
+    const auto own = overrides.find(static_cast<std::int64_t>(i));
+    if (own != overrides.end() && own->second.has("num_attention_heads")) {
+      queries = own->second.size("num_attention_heads");
+    }
     require(!queries || (*queries > 0 && *queries % *layer.num_kv_heads == 0), ErrorCode::format,
             "parse_model_config: ", fields.path(), " gives layer ", i,
             " num_attention_heads = ", queries.value_or(0),
+            origin(queries != model.num_attention_heads || stated_heads(fields), model.model_type),
             " and num_key_value_heads = ", *layer.num_kv_heads,
+            origin(from_file || *layer.num_kv_heads != class_kv_heads, model.model_type),
             ", expected a whole number of query heads for every KV head");
   }
 }
