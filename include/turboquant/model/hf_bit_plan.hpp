@@ -24,9 +24,6 @@ namespace detail {
 
 inline constexpr std::string_view bit_plan_format = "turboquant bit plan";
 inline constexpr std::int64_t bit_plan_version = 1;
-inline constexpr std::array<std::string_view, 3> key_codec_names{"mse", "inner_product", "float8"};
-inline constexpr std::array<std::string_view, 2> key_centring_names{"none", "tile_mean"};
-inline constexpr std::array<std::string_view, 2> value_codec_names{"grouped", "codebook"};
 
 /// @throws Error(format) for a field that is none of `names`
 inline void require_known_fields(const char* caller, const ConfigFields& fields,
