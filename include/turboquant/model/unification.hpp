@@ -144,12 +144,14 @@ inline std::int64_t smallest_filled_block(std::span<const PageClass> classes, st
 /// number of them, any other class whole base blocks only.
 inline std::int64_t filled_bytes(const PageClass& c, std::int64_t tokens) {
   if (c.page_size_bytes % c.block_size == 0) {
-    return checked_mul(c.page_size_bytes / c.block_size, tokens);
+    return named_mul("unify_pages", {"bytes of a token", c.page_size_bytes / c.block_size},
+                     {"tokens of a page", tokens});
   }
   require(tokens % c.block_size == 0, ErrorCode::unsupported, "unify_pages: block_size of \"",
           c.name, "\" is ", c.block_size, ", which does not divide the smallest block ", tokens,
           "; use BlockPolicy::fill");
-  return checked_mul(c.page_size_bytes, tokens / c.block_size);
+  return named_mul("unify_pages", {"page_size_bytes", c.page_size_bytes},
+                   {"blocks of a page", tokens / c.block_size});
 }
 
 /// Tokens of `c` in one page of `page` bytes under `policy`.
