@@ -385,8 +385,9 @@ TEST_CASE("a file that is no file, or too short, or whose header length lies") {
   };
   CHECK(message(directory.file("absent"), ErrorCode::io) ==
         "cannot be opened: No such file or directory");
-  CHECK(message(directory.file("."), ErrorCode::io) == "is not a regular file");
-  CHECK(message("/dev/null", ErrorCode::io) == "is not a regular file");
+  CHECK(message(directory.file("."), ErrorCode::io) ==
+        "cannot be opened: it is not a regular file");
+  CHECK(message("/dev/null", ErrorCode::io) == "cannot be opened: it is not a regular file");
   CHECK(message("", ErrorCode::io).find("cannot be opened") == 0);
   CHECK(message(directory.write("empty", ""), ErrorCode::format) ==
         "holds 0 bytes, expected at least the 8 of the header length");

@@ -19,15 +19,15 @@ inline void require_whole_path(std::string_view where, const std::filesystem::pa
           in_quotes(text, 400), " with a NUL at its byte ", nul + 1, ", expected none");
 }
 
-/// What keeps a path from being read as a file with a length and an end, which pipes and devices
-/// do not have; empty where nothing does.
+/// Why a path cannot be read as a file with a length and an end, which pipes and devices do not
+/// have; empty where it can.
 [[nodiscard]] inline std::string why_no_regular_file(const std::filesystem::path& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) {
-    return "cannot be opened: " + (error ? error.message() : std::string("no such file"));
+    return error ? error.message() : std::string("no such file");
   }
-  return std::filesystem::is_regular_file(status) ? "" : "is not a regular file";
+  return std::filesystem::is_regular_file(status) ? "" : "it is not a regular file";
 }
 
 /// @throws Error(invalid_argument) for a path with a NUL inside, Error(io) for one that names no

@@ -46,7 +46,7 @@ class SafetensorsFile {
   explicit SafetensorsFile(std::string path) : path_(std::move(path)) {
     detail::require_whole_path("SafetensorsFile", path_);
     const std::string why = detail::why_no_regular_file(path_);
-    require(why.empty(), ErrorCode::io, path_, ": ", why);
+    require(why.empty(), ErrorCode::io, path_, ": cannot be opened: ", why);
     std::error_code status;
     const auto file_bytes = static_cast<std::int64_t>(std::filesystem::file_size(path_, status));
     require(!status, ErrorCode::io, path_, ": has no readable size: ", status.message());
