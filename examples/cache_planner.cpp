@@ -201,7 +201,7 @@ void print_plan(std::ostream& out, const std::string& name, const ModelConfig& m
         << to_string(pool.strategy) << (pool.strategy == plan.recommended ? "  <- recommended" : "")
         << '\n';
     if (!pool.available) {
-      out << "  the common page exceeds 64 bits\n";
+      out << "  not available: " << pool.unavailable_because << '\n';
       continue;
     }
     program::Table pages({"class", "block tokens", "page bytes", "padding bytes", "padding"});
@@ -248,6 +248,7 @@ void print_plan(std::ostream& out, const std::string& name, const ModelConfig& m
 nlohmann::json pool_json(const PoolPlan& pool) {
   nlohmann::json json = {{"strategy", to_string(pool.strategy)}, {"available", pool.available}};
   if (!pool.available) {
+    json["unavailable_because"] = pool.unavailable_because;
     return json;
   }
   for (const UnifiedPage& page : pool.pages.classes) {

@@ -29,6 +29,7 @@
 #include <turboquant/base/float8.hpp>
 #include <turboquant/base/message.hpp>
 #include <turboquant/base/random.hpp>
+#include <turboquant/base/regular_file.hpp>
 #include <turboquant/cache/capture_contents.hpp>
 #include <turboquant/cache/capture_engine.hpp>
 #include <turboquant/cache/capture_options.hpp>
@@ -177,6 +178,7 @@
 #include <turboquant/model/layer_cache.hpp>
 #include <turboquant/model/layer_class.hpp>
 #include <turboquant/model/layer_policy.hpp>
+#include <turboquant/model/model_checks.hpp>
 #include <turboquant/model/model_config.hpp>
 #include <turboquant/model/page_spec.hpp>
 #include <turboquant/model/pool_plan.hpp>

@@ -158,7 +158,8 @@ std::vector<BadHeader> bad_headers() {
       {one_tensor("\"F32\"", "[4294967296,4294967296]", "[0,0]"), 0, overflow,
        "shape (4294967296, 4294967296) of F32 exceeds 64 bits"},
       {one_tensor("\"F64\"", "[1152921504606846976]", "[0,0]"), 0, overflow, "exceeds 64 bits"},
-      {one_tensor("\"F32\"", "[4294967296,4294967296,0]", "[0,0]"), 0, overflow, "exceeds 64 bits"},
+      {one_tensor("\"F32\"", "[0,9223372036854775807]", "[0,4]"), 4, ErrorCode::shape_mismatch,
+       "expected 0 for shape (0, 9223372036854775807)"},
       {one_tensor(u8, "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "[0,1]"), 1, format,
        "more than 16 extents"},
       {one_tensor("\"F32\"", "[2]", "[0,7]"), 7, shape,
@@ -360,6 +361,18 @@ TEST_CASE("a file that was moved from says so; the one it became still reads") {
 }
 // NOLINTEND(bugprone-use-after-move, clang-analyzer-cplusplus.Move)
 
+TEST_CASE("an extent of 0 leaves no elements, wherever it stands") {
+  for (const char* const shape :
+       {"[0]", "[9223372036854775807,0]", "[0,9223372036854775807]", "[4294967296,4294967296,0]",
+        "[9223372036854775807,0,9223372036854775807]",
+        "[0,9223372036854775807,9223372036854775807]"}) {
+    const auto header =
+        turboquant::parse_safetensors_header(one_tensor("\"F32\"", shape, "[0,0]"), 0, "x");
+    REQUIRE(header.tensors.size() == 1);
+    CHECK(header.tensors[0].num_elements == 0);
+  }
+}
+
 TEST_CASE("a file that is no file, or too short, or whose header length lies") {
   const TemporaryDirectory directory;
   const auto message = [&](const std::string& path, ErrorCode code) {
@@ -372,8 +385,9 @@ TEST_CASE("a file that is no file, or too short, or whose header length lies") {
   };
   CHECK(message(directory.file("absent"), ErrorCode::io) ==
         "cannot be opened: No such file or directory");
-  CHECK(message(directory.file("."), ErrorCode::io) == "is not a regular file");
-  CHECK(message("/dev/null", ErrorCode::io) == "is not a regular file");
+  CHECK(message(directory.file("."), ErrorCode::io) ==
+        "cannot be opened: it is not a regular file");
+  CHECK(message("/dev/null", ErrorCode::io) == "cannot be opened: it is not a regular file");
   CHECK(message("", ErrorCode::io).find("cannot be opened") == 0);
   CHECK(message(directory.write("empty", ""), ErrorCode::format) ==
         "holds 0 bytes, expected at least the 8 of the header length");

@@ -219,6 +219,28 @@ TEST_CASE("sizes that do not fit are refused") {
                             (void)layer_bytes_per_token({}, LayerShape{1, 64, 64}, 0);
                           }),
                  "element_bytes is 0"));
+  const auto refuse_shape = [](LayerShape shape, std::string_view part,
+                               ErrorCode code = ErrorCode::invalid_argument) {
+    const std::string message = error_of(code, [&] { (void)layer_bytes_per_token({}, shape); });
+    CHECK_MESSAGE(mentions(message, "layer_bytes_per_token: " + std::string(part)), message);
+  };
+  refuse_shape({1, -64, 64}, "key_dim is -64");
+  refuse_shape({1, 64, -64}, "value_dim is -64");
+  refuse_shape({1, 0, 64}, "key_dim is 0");
+  refuse_shape({1, 64, 0}, "value_dim is 0");
+  refuse_shape({0, -64, 64}, "key_dim is -64");
+  refuse_shape({0, 64, -64}, "value_dim is -64");
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  refuse_shape({most, 64, 64}, "kv_heads is " + std::to_string(most), ErrorCode::overflow);
+  refuse_shape({1, most, 64}, "key_dim is " + std::to_string(most), ErrorCode::overflow);
+  refuse_shape({most / 128, 64, 64}, "numbers of a token is", ErrorCode::overflow);
+  CHECK(layer_bytes_per_token({}, LayerShape{}) == 0);
+  const std::vector<LayerShape> half{{8, 64, 64}, {8, 64, -64}};
+  CHECK(mentions(error_of(ErrorCode::invalid_argument,
+                          [&] {
+                            (void)bytes_per_token({{std::nullopt, std::nullopt}}, half);
+                          }),
+                 "layer 1: "));
   CHECK(mentions(error_of(ErrorCode::invalid_argument, [] { (void)uniform_plan(10'001, {}); }),
                  "num_layers is 10001"));
   CHECK(mentions(error_of(ErrorCode::invalid_argument, [] { (void)uniform_plan(-1, {}); }),

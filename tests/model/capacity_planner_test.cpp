@@ -176,7 +176,10 @@ TEST_CASE("mean bytes equal the average over every length") {
     const PoolPlan& pool = plan.pool(UnificationStrategy::padded);
     double sum = 0.0;
     for (std::int64_t tokens = 1; tokens <= 3000; ++tokens) {
-      sum += static_cast<double>(detail::sequence_bytes(plan.classes, pool, problem, tokens));
+      detail::SizeArithmetic sizes("test");
+      sum +=
+          static_cast<double>(detail::sequence_bytes(plan.classes, pool, problem, tokens, sizes));
+      REQUIRE_FALSE(sizes.exceeded());
     }
     CHECK(pool.mean_bytes_per_sequence == doctest::Approx(sum / 3000.0).epsilon(1e-12));
     CHECK(pool.prefix_granularity.has_value());
@@ -439,4 +442,147 @@ TEST_CASE("heads that the codec cannot encode are not planned") {
   }
   CHECK(plan_cache(dense_model(8, 8, 3), options_for("turboquant_k3v4_nc")).num_compressed_layers ==
         4);
+}
+
+TEST_CASE("states of models without attention are kept at chunk ends") {
+  // Mamba-Codestral-7B: 64 layers of 128 heads of 64, 8 groups, 128 states, chunks of 256 tokens.
+  const std::string text =
+      R"({"model_type":"mamba2","num_hidden_layers":64,"hidden_size":4096,"num_heads":128,)"
+      R"("head_dim":64,"n_groups":8,"state_size":128,"conv_kernel":4,"expand":2,"chunk_size":256})";
+  const ModelConfig model = parse_model_config(text);
+  const auto states_of_a_layer = [&](const PlanOptions& options, std::int64_t every) {
+    const CachePlan plan = plan_cache(model, options);
+    for (const PoolPlan& pool : plan.pools) {
+      CHECK(pool.bytes_per_sequence % plan.state_bytes == 0);
+      CHECK(pool.bytes_per_sequence / plan.state_bytes ==
+            (options.mamba_cache_mode == MambaCacheMode::align ? 2 : 131072 / every));
+      CHECK(pool.prefix_granularity == every);
+    }
+  };
+  PlanOptions options = options_for("");
+  options.mamba_cache_mode = MambaCacheMode::all;
+  states_of_a_layer(options, 256);
+  options.mamba_chunk_size = 128;
+  states_of_a_layer(options, 128);
+  options.block_size = 1024;
+  states_of_a_layer(options, 1024);
+  options = options_for("");
+  options.mamba_cache_mode = MambaCacheMode::align;
+  states_of_a_layer(options, 16);
+  options.block_size = 64;
+  states_of_a_layer(options, 64);
+
+  // Large states fit 64 bits when they are few.
+  ModelConfig large;
+  large.layers.assign(3, LayerConfig{.has_recurrent_state = true});
+  options = options_for("");
+  options.mamba_cache_mode = MambaCacheMode::all;
+  options.recurrent_state_bytes = std::int64_t{1} << 40;
+  CHECK(plan_cache(large, options).pool(UnificationStrategy::lcm).bytes_per_sequence ==
+        3 * 512 * (std::int64_t{1} << 40));
+}
+
+TEST_CASE("a strategy that exceeds 64 bits does not spoil the plan") {
+  ModelConfig model = dense_model(60, 1, 128);
+  const std::int64_t heads[] = {37, 31, 29, 23, 19, 17, 13, 11, 7, 5};
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    model.layers[i].num_kv_heads = heads[i % 10];
+  }
+  const CachePlan plan = plan_cache(model, options_for("turboquant_k3v4_nc"));
+  const PoolPlan& lcm = plan.pool(UnificationStrategy::lcm);
+  CHECK_FALSE(lcm.available);
+  CHECK(mentions(lcm.unavailable_because, "64-bit limit") !=
+        mentions(lcm.unavailable_because, "2^63"));
+  CHECK(plan.pool(UnificationStrategy::padded).available);
+  CHECK(plan.pool(UnificationStrategy::separate_pools).available);
+  CHECK(plan.recommended != UnificationStrategy::lcm);
+  CHECK(plan.baseline.available);
+  CHECK(mentions(plan.reason, "lcm: not available, " + lcm.unavailable_because));
+  CHECK(plan.num_compressed_layers == 56);
+
+  // Only what no strategy can hold is an error, which says why of each.
+  const std::string message = error_of(ErrorCode::overflow, [] {
+    PlanOptions options = options_for("", 1 << 20);
+    (void)plan_cache(dense_model(10000, 1 << 20, 1 << 10), options);
+  });
+  for (const std::string_view part : {"lcm: ", "padded: ", "separate_pools: ", "1048576 tokens"}) {
+    CHECK_MESSAGE(mentions(message, part), message);
+  }
+}
+
+TEST_CASE("the longest sequence is found up to the documented limits") {
+  for (const std::string_view preset : {"", "turboquant_k3v4_nc"}) {
+    PlanOptions options = options_for(preset, 1 << 20);
+    options.memory_bytes = std::int64_t{1} << 60;
+    const CachePlan plan = plan_cache(dense_model(10000, 1024, 1024), options);
+    for (const PoolPlan& pool : plan.pools) {
+      CHECK(pool.available);
+      const double bytes_per_token =
+          static_cast<double>(pool.bytes_per_sequence) / static_cast<double>(1 << 20);
+      CHECK(static_cast<double>(pool.longest_sequence) ==
+            doctest::Approx(static_cast<double>(options.memory_bytes) / bytes_per_token)
+                .epsilon(0.05));
+    }
+  }
+  ModelConfig windows = dense_model(2, 1, 1);
+  for (LayerConfig& layer : windows.layers) {
+    layer.attention = AttentionKind::sliding;
+    layer.window = 16;
+  }
+  const CachePlan plan = plan_cache(windows, options_for(""));
+  CHECK(plan.pool(plan.recommended).longest_sequence == std::int64_t{1} << 32);
+}
+
+TEST_CASE("models filled in by hand are checked before anything is computed") {
+  const auto refuse = [](auto change, std::string_view part,
+                         ErrorCode code = ErrorCode::invalid_argument) {
+    ModelConfig model = dense_model(32, 8, 128);
+    change(model);
+    const std::string message =
+        error_of(code, [&] { (void)plan_cache(model, options_for("turboquant_k3v4_nc")); });
+    CHECK_MESSAGE(mentions(message, part), message);
+  };
+  for (const std::int64_t window : {INT64_MIN, std::int64_t{-1}, std::int64_t{0}}) {
+    refuse(
+        [&](ModelConfig& m) {
+          m.layers[5].attention = AttentionKind::sliding;
+          m.layers[5].window = window;
+        },
+        "plan_cache: window of layer 5 is " + std::to_string(window));
+  }
+  refuse([](ModelConfig& m) { m.layers.resize(20000, m.layers[0]); },
+         "plan_cache: the model has 20000 layers, expected at most 10000");
+  refuse([](ModelConfig& m) { m.layers[5].kv_source = 9; },
+         "plan_cache: kv_source of layer 5 is 9");
+  refuse(
+      [](ModelConfig& m) {
+        m.layers[5].is_mla = true;
+        m.mla = MlaGeometry{INT64_MAX, 3, {}, {}};
+      },
+      "kv_lora_rank is 92", ErrorCode::overflow);
+  const auto refuse_codec = [](auto change, std::string_view part) {
+    PlanOptions options = options_for("turboquant_k3v4_nc");
+    change(*options.codec);
+    CHECK(mentions(error_of(ErrorCode::invalid_argument,
+                            [&] { (void)plan_cache(dense_model(8, 8, 128), options); }),
+                   part));
+  };
+  refuse_codec(
+      [](CacheCodec& c) {
+        c.value_codec = ValueCodec::codebook;
+        c.value_group = 32;
+      },
+      "value_group is 32");
+  refuse_codec(
+      [](CacheCodec& c) {
+        c.key_codec = KeyCodec::float8;
+        c.key_bits = 8;
+      },
+      "norm_correction is 1");
+  // A layer without attention is not compressed by what its kv_source names.
+  ModelConfig model = dense_model(8, 2, 64);
+  model.layers[5] = LayerConfig{.kv_source = 4};
+  PlanOptions options = options_for("tq_k3v4", 4096);
+  options.boundary_layers = 0;
+  CHECK(mentions(plan_cache(model, options).summary(), "compresses 7 of 8 layers"));
 }

@@ -308,6 +308,10 @@ TEST_CASE("what cannot be solved is refused with its numbers") {
   const std::int64_t most = std::numeric_limits<std::int64_t>::max();
   CHECK(mentions(message(ErrorCode::overflow, {{{1, 1}, {most, 0}}, {{1, 1}}}, 9),
                  "groups 0 to 1 exceed the 64-bit limit"));
+  constexpr double huge = 1.7e308;
+  CHECK(mentions(message(ErrorCode::overflow, {{{1, huge}}, {{1, 0}}, {{1, huge}, {2, 1}}}, 9),
+                 "the largest errors of groups 0 to 2"));
+  CHECK(solve_choice_knapsack(Groups{{{1, huge}, {2, 1}}, {{1, 1e306}}}, 2).error == huge + 1e306);
   CHECK(mentions(message(ErrorCode::invalid_argument, Groups(10'001, {{1, 1}}), 9),
                  "groups.size() is 10001, expected at most 10000"));
   CHECK(mentions(error_of(ErrorCode::invalid_argument,

@@ -5,6 +5,8 @@
 
 #include <support/error_of.hpp>
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -293,5 +295,31 @@ TEST_CASE("files: links, devices, permissions and other people's files") {
   if (const std::filesystem::path full = "/dev/full"; std::filesystem::exists(full)) {
     CHECK(mentions(error_of(ErrorCode::io, [&] { save_bit_plan(full, plan); }), "cannot write"));
     CHECK(std::filesystem::is_character_file(full));
+  }
+}
+
+TEST_CASE("files: a path with a NUL inside, pipes and devices are not read") {
+  const Scratch scratch;
+  const BitPlan plan = uniform_plan(3, {.key_bits = 4, .value_bits = 2});
+  save_bit_plan(scratch.path / "plan", plan);
+  const std::filesystem::path cut = scratch.path / std::string("plan\0.json", 10);
+  const std::string at = std::to_string(cut.string().find('\0') + 1);
+  CHECK(mentions(error_of(ErrorCode::invalid_argument, [&] { (void)load_bit_plan(cut); }),
+                 "with a NUL at its byte " + at));
+  CHECK(mentions(
+      error_of(ErrorCode::invalid_argument, [&] { save_bit_plan(cut, uniform_plan(1, {})); }),
+      "save_bit_plan: path is '"));
+  CHECK(load_bit_plan(scratch.path / "plan") == plan);
+  CHECK(mentions(error_of(ErrorCode::io, [&] { (void)load_bit_plan(scratch.path); }),
+                 "is not a regular file"));
+  const std::filesystem::path pipe = scratch.path / "pipe";
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);  // nobody writes: reading it would never end
+  CHECK(mentions(error_of(ErrorCode::io, [&] { (void)load_bit_plan(pipe); }),
+                 "is not a regular file"));
+  for (const char* const device : {"/dev/null", "/dev/zero"}) {
+    if (std::filesystem::exists(device)) {
+      CHECK(mentions(error_of(ErrorCode::io, [&] { (void)load_bit_plan(device); }),
+                     "is not a regular file"));
+    }
   }
 }

@@ -260,3 +260,156 @@ TEST_CASE("missing widths are named") {
   model.layers[0] = LayerConfig{.attention = AttentionKind::full, .kv_source = 5};
   error_of(ErrorCode::out_of_range, assign);
 }
+
+TEST_CASE("layers that cannot be are refused by name") {
+  const auto refuse = [](auto change, std::string_view part,
+                         ErrorCode code = ErrorCode::invalid_argument) {
+    ModelConfig model = alternating(10, 0);
+    change(model);
+    const std::string message =
+        error_of(code, [&] { (void)assign_layer_caches(model, with_preset("turboquant_k8v4")); });
+    CHECK_MESSAGE(mentions(message, part), message);
+  };
+  for (const std::int64_t bad : {std::int64_t{0}, std::int64_t{-7}, INT64_MIN}) {
+    for (const std::size_t layer : {std::size_t{0}, std::size_t{5}}) {
+      for (const AttentionKind kind :
+           {AttentionKind::full, AttentionKind::sliding, AttentionKind::chunked}) {
+        refuse(
+            [&](ModelConfig& m) {
+              m.layers[layer].attention = kind;
+              m.layers[layer].window = bad;
+            },
+            "window of layer " + std::to_string(layer) + " is " + std::to_string(bad));
+      }
+    }
+  }
+  refuse([](ModelConfig& m) { m.layers[5].attention = static_cast<AttentionKind>(9); },
+         "attention of layer 5 is 9");
+  refuse([](ModelConfig& m) { m.layers.resize(10001, m.layers[0]); }, "has 10001 layers");
+  refuse([](ModelConfig& m) { m.layers[5].num_kv_heads = INT64_MAX; }, "layer 5: TQFullAtt",
+         ErrorCode::overflow);
+  refuse([](ModelConfig& m) { m.layers[4].head_size = INT64_MAX; }, "layer 4: SlidingWin",
+         ErrorCode::overflow);
+  const auto latent = [&](MlaGeometry geometry, std::string_view part,
+                          ErrorCode code = ErrorCode::invalid_argument) {
+    refuse(
+        [&](ModelConfig& m) {
+          m.layers[5].is_mla = true;
+          m.mla = geometry;
+        },
+        part, code);
+    // Nothing adds widths up unchecked.
+    error_of(code, [&] {
+      (void)geometry.latent_width();
+      (void)geometry.expanded_key_width();
+    });
+  };
+  latent({INT64_MAX, 3, {}, {}}, "kv_lora_rank is 92", ErrorCode::overflow);
+  latent({-5, 3, {}, {}}, "kv_lora_rank is -5");
+  latent({512, -3, {}, {}}, "qk_rope_head_dim is -3");
+  const MlaGeometry wide{1, 3, INT64_MAX, {}};
+  CHECK(mentions(error_of(ErrorCode::overflow, [&] { (void)wide.expanded_key_width(); }),
+                 "qk_nope_head_dim is 92"));
+}
+
+TEST_CASE("classes of specs outside their domain name the layer") {
+  std::vector<LayerCache> caches =
+      assign_layer_caches(alternating(4, 0), with_preset("turboquant_k8v4"));
+  auto& window = std::get<SlidingWindowSpec>(caches[2].attention);
+  for (const std::int64_t bad : {std::int64_t{0}, std::int64_t{-7}, INT64_MIN}) {
+    window.sliding_window = bad;
+    CHECK(mentions(
+        error_of(ErrorCode::invalid_argument, [&] { (void)classify_layers(caches); }),
+        "classify_layers: layer 2: SlidingWindowSpec: sliding_window is " + std::to_string(bad)));
+  }
+  window.sliding_window = 512;
+  window.block_size = INT64_MAX;
+  CHECK(mentions(error_of(ErrorCode::overflow, [&] { (void)classify_layers(caches); }),
+                 "classify_layers: layer 2: SlidingWindowSpec: block_size is"));
+  window.block_size = 16;
+  caches[3].state = MambaSpec{};
+  CHECK(mentions(error_of(ErrorCode::invalid_argument, [&] { (void)classify_layers(caches); }),
+                 "classify_layers: layer 3: MambaSpec: arrays is empty"));
+}
+
+TEST_CASE("a layer reads only caches that it can read") {
+  // Layers 0, 2, ... are windowed, 1, 3, ... full.
+  const auto refuse = [](std::int64_t reader, std::int64_t source, auto change,
+                         std::string_view part, ErrorCode code = ErrorCode::invalid_argument) {
+    ModelConfig model = alternating(10, 0);
+    model.layers[static_cast<std::size_t>(reader)].kv_source = source;
+    change(model.layers);
+    const std::string message =
+        error_of(code, [&] { (void)assign_layer_caches(model, with_preset("turboquant_k8v4")); });
+    CHECK_MESSAGE(mentions(message, "of layer " + std::to_string(reader) + " is "), message);
+    CHECK_MESSAGE(mentions(message, part), message);
+  };
+  const auto nothing = [](std::vector<LayerConfig>&) {};
+  refuse(5, -1, nothing, "owns its cache", ErrorCode::out_of_range);
+  refuse(5, 10, nothing, "owns its cache", ErrorCode::out_of_range);
+  refuse(5, 7, nothing, "kv_source of layer 5 is 7, expected an earlier layer");
+  refuse(
+      5, 3, [](auto& layers) { layers[3] = LayerConfig{}; }, "a layer with attention");
+  refuse(
+      5, 3, [](auto& layers) { layers[3] = LayerConfig{.has_recurrent_state = true}; },
+      "a layer with attention");
+  refuse(5, 4, nothing, "a layer that keeps all tokens");
+  refuse(
+      4, 2, [](auto& layers) { layers[4].window = 513; }, "a layer that keeps all tokens");
+  refuse(
+      4, 2, [](auto& layers) { layers[2].attention = AttentionKind::chunked; },
+      "a layer that keeps all tokens");
+  refuse(
+      5, 3, [](auto& layers) { layers[3].is_mla = true; }, "latents");
+  refuse(
+      5, 3, [](auto& layers) { layers[5].head_size = 64; }, "expected 256 as in layer 3");
+  refuse(
+      5, 3, [](auto& layers) { layers[5].head_size_v = 64; }, "head_size_v of layer 5 is 64");
+  refuse(
+      5, 3, [](auto& layers) { layers[5].num_kv_heads = 4; }, "num_kv_heads of layer 5 is 4");
+
+  const auto accept = [](std::int64_t reader, std::int64_t source, auto change) {
+    ModelConfig model = alternating(10, 0);
+    model.layers[static_cast<std::size_t>(reader)].kv_source = source;
+    change(model.layers);
+    const auto caches = assign_layer_caches(model, with_preset("turboquant_k8v4"));
+    CHECK(std::get<SharedCache>(caches[static_cast<std::size_t>(reader)].attention).source ==
+          source);
+  };
+  accept(5, 3, nothing);
+  accept(4, 3, nothing);  // a window of what a full layer keeps
+  accept(4, 2, nothing);
+  accept(4, 2, [](auto& layers) { layers[4].window = 100; });
+  accept(5, 3, [](auto& layers) {
+    layers[5].num_kv_heads.reset();
+    layers[5].head_size.reset();
+    layers[3].head_size_v = 256;
+  });
+
+  // Without attention there is nothing to read.
+  ModelConfig model = alternating(10, 0);
+  model.layers[5] = LayerConfig{.kv_source = 3};
+  CHECK(model.cache_owner(5) == 5);
+  CHECK(std::holds_alternative<std::monostate>(
+      assign_layer_caches(model, with_preset("turboquant_k8v4"))[5].attention));
+  LayerCacheOptions skipping = with_preset("turboquant_k8v4");
+  skipping.skip.layers = {5};
+  CHECK_FALSE(assign_layer_caches(model, skipping)[3].skipped);
+}
+
+TEST_CASE("ranks share query heads evenly") {
+  ModelConfig model = dense_model(2, 2, 128);
+  model.num_attention_heads = 12;
+  LayerCacheOptions options = with_preset("turboquant_k8v4");
+  for (const std::int64_t ranks : {1, 2, 4, 6, 12}) {
+    options.tensor_parallel = ranks;
+    CHECK(compressed(assign_layer_caches(model, options)[0])->num_kv_heads == (ranks == 1 ? 2 : 1));
+  }
+  for (const std::int64_t ranks : {8, 16, 24}) {
+    options.tensor_parallel = ranks;
+    CHECK(mentions(
+        error_of(ErrorCode::invalid_argument, [&] { (void)assign_layer_caches(model, options); }),
+        "num_attention_heads is 12, expected a multiple of tensor_parallel = " +
+            std::to_string(ranks)));
+  }
+}

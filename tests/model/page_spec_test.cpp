@@ -282,3 +282,50 @@ TEST_CASE("an overflow names the spec, the argument and its value") {
                           [&] { (void)endless.resident_tokens({.max_model_len = 1000}); }),
                  "SlidingWindowSpec: sliding_window is " + most));
 }
+
+TEST_CASE("merge and == agree about every field of a codec") {
+  const CacheCodec base{"x", KeyCodec::mse, 8, ValueCodec::grouped, 4, 0, false, false};
+  const TQFullAttentionSpec spec{16, 8, TurboQuantConfig(base, 128), {}};
+  const auto differing = [&](auto change, std::string_view field) {
+    CacheCodec codec = base;
+    change(codec);
+    TQFullAttentionSpec other = spec;
+    other.config = TurboQuantConfig(codec, 128);
+    CHECK_FALSE(other.config == spec.config);
+    const std::array<TQFullAttentionSpec, 2> pair{spec, other};
+    const std::string message =
+        error_of(ErrorCode::shape_mismatch, [&] { (void)TQFullAttentionSpec::merge(pair); });
+    CHECK_MESSAGE(mentions(message, std::string(field) + " of spec 1"), message);
+  };
+  differing([](auto& c) { c.name = "y"; }, "preset");
+  differing([](auto& c) { c.key_codec = KeyCodec::inner_product; }, "key_codec");
+  differing([](auto& c) { c.key_codec = KeyCodec::float8; }, "key_codec");
+  differing([](auto& c) { c.key_bits = 7; }, "key_bits");
+  differing([](auto& c) { c.key_centring = KeyCentring::tile_mean; }, "key_centring");
+  differing([](auto& c) { c.norm_correction = true; }, "norm_correction");
+  differing([](auto& c) { c.value_codec = ValueCodec::codebook; }, "value_codec");
+  differing([](auto& c) { c.value_bits = 5; }, "value_bits");
+  differing([](auto& c) { c.value_group = 128; }, "value_group");
+  differing([](auto& c) { c.even_slot = true; }, "even_slot");
+  CHECK(TurboQuantConfig(base, 128) == spec.config);
+  CHECK_FALSE(TurboQuantConfig(base, 64) == spec.config);
+  CHECK_FALSE(TurboQuantConfig(base, 128, 64) == spec.config);
+}
+
+TEST_CASE("sums of states and blocks are named, too") {
+  MambaSpec state = state_spec();
+  state.num_speculative_blocks = INT64_MAX;
+  for (const MambaCacheMode mode :
+       {MambaCacheMode::none, MambaCacheMode::align, MambaCacheMode::all}) {
+    const std::string message = error_of(ErrorCode::overflow, [&] {
+      (void)state.max_memory_usage_bytes({100, 16, mode});
+    });
+    CHECK_MESSAGE(mentions(message, "MambaSpec: kept states"), message);
+    CHECK(mentions(message, "num_speculative_blocks is " + std::to_string(INT64_MAX)));
+  }
+  state.num_speculative_blocks = 2;
+  state.block_size = 16;
+  CHECK(state.max_states({100, 16, MambaCacheMode::none}) == 3);
+  CHECK(state.max_states({100, 16, MambaCacheMode::align}) == 4);
+  CHECK(state.max_states({100, 16, MambaCacheMode::all}) == 9);
+}

@@ -149,6 +149,17 @@ TEST_CASE("sizes and bits outside their domain") {
   refuse({.name = "x", .key_codec = static_cast<KeyCodec>(3)}, "key_codec is 3");
   refuse({.name = "x", .key_codec = static_cast<KeyCodec>(255)}, "key_codec is 255");
   refuse({.name = "x", .value_codec = static_cast<ValueCodec>(2)}, "value_codec is 2");
+  refuse({.name = "x", .value_codec = ValueCodec::codebook, .value_group = 32},
+         "value_group is 32, expected 0 for codebook values");
+  for (const KeyCodec keys : {KeyCodec::float8, KeyCodec::inner_product}) {
+    refuse({.name = "x", .key_codec = keys, .key_bits = 8, .norm_correction = true},
+           "norm_correction is 1, expected 0");
+  }
+  const TurboQuantConfig config = TurboQuantConfig::from_cache_dtype("k3v4", 64);
+  CHECK(mentions(error_of(ErrorCode::invalid_argument, [&] { (void)config.dense_slot_size(-2); }),
+                 "TurboQuantConfig::dense_slot_size: element_bytes is -2"));
+  CHECK(mentions(error_of(ErrorCode::overflow, [&] { (void)config.dense_slot_size(INT64_MAX); }),
+                 "element_bytes is 92"));
 }
 
 TEST_CASE("head sizes that the codecs can encode") {

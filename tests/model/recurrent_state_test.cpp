@@ -120,5 +120,35 @@ TEST_CASE("sizes outside their domain") {
   refuse(mamba2(64, 64, -1, 128), {}, "num_groups");
   RecurrentGeometry no_state = mamba2(64, 64, 1, 128);
   no_state.state_size = 0;
-  refuse(no_state, {}, "state extent");
+  refuse(no_state, {}, "state_size is 0");
+  RecurrentGeometry other_heads = mamba2(128, 64, 1, 128);
+  other_heads.num_heads = 127;
+  refuse(other_heads, {}, "inner_size is 8192, expected num_heads x value_head_dim = 127 x 64");
+  refuse(delta_net(32), {.block_size = 0}, "block_size is 0");
+}
+
+TEST_CASE("every size of every kind is named when it is negative, zero or too large") {
+  constexpr std::int64_t most = INT64_MAX;
+  for (int kind = 0; kind <= static_cast<int>(RecurrentKind::rwkv4); ++kind) {
+    for (const std::int64_t size : {std::int64_t{-1}, std::int64_t{0}, most, most / 2, INT64_MIN}) {
+      RecurrentGeometry all{.kind = static_cast<RecurrentKind>(kind)};
+      for (const auto field : {&RecurrentGeometry::num_heads, &RecurrentGeometry::num_key_heads,
+                               &RecurrentGeometry::key_head_dim, &RecurrentGeometry::value_head_dim,
+                               &RecurrentGeometry::inner_size, &RecurrentGeometry::num_groups,
+                               &RecurrentGeometry::state_size, &RecurrentGeometry::conv_kernel}) {
+        all.*field = size;
+      }
+      const std::string message =
+          error_of(size > 0 ? ErrorCode::overflow : ErrorCode::invalid_argument,
+                   [&] { (void)recurrent_state_spec(all); });
+      CHECK_MESSAGE(!mentions(message, "checked_"), message);
+      CHECK_MESSAGE(mentions(message, size > 0 ? "64-bit limit" : " is " + std::to_string(size)),
+                    message);
+    }
+  }
+  const std::string message = error_of(ErrorCode::overflow, [&] {
+    (void)recurrent_state_spec(delta_net(32), {.num_speculative_tokens = most});
+  });
+  CHECK(mentions(message, "recurrent_state_spec: conv_kernel - 1 is 3"));
+  CHECK(mentions(message, "num_speculative_tokens is " + std::to_string(most)));
 }

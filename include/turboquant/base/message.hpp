@@ -62,6 +62,18 @@ class MessagePart {
   return text;
 }
 
+/// `text` between quotes on one line: control bytes become '?', and what exceeds `limit` bytes is
+/// cut.
+[[nodiscard]] inline std::string in_quotes(std::string_view text, std::size_t limit = 80) {
+  std::string result = "'";
+  for (const char c : text.substr(0, limit)) {
+    const auto byte = static_cast<unsigned char>(c);
+    result += byte < 0x20 || byte == 0x7F ? '?' : c;
+  }
+  result += text.size() > limit ? "...'" : "'";
+  return result;
+}
+
 inline void write_message(std::string& message, std::initializer_list<MessagePart> parts) {
   for (const MessagePart& part : parts) {
     part.append_to(message);

@@ -5,6 +5,7 @@
 
 #include <turboquant/base/error.hpp>
 #include <turboquant/base/float16.hpp>
+#include <turboquant/base/regular_file.hpp>
 #include <turboquant/io/message_text.hpp>
 #include <turboquant/io/safetensors_header.hpp>
 #include <turboquant/io/tensor_entry.hpp>
@@ -43,17 +44,10 @@ class SafetensorsFile {
   ///         opened or read or is not a regular file, Error(format, overflow, unsupported or
   ///         shape_mismatch) when the header is not valid (see `parse_safetensors_header`).
   explicit SafetensorsFile(std::string path) : path_(std::move(path)) {
-    // The operating system would open the file that the part before the NUL names.
-    require(path_.find('\0') == std::string::npos, ErrorCode::invalid_argument,
-            "SafetensorsFile: path is ", detail::in_quotes(path_, 400), " with a NUL at its byte ",
-            path_.find('\0') + 1, ", expected none");
+    detail::require_whole_path("SafetensorsFile", path_);
+    const std::string why = detail::why_no_regular_file(path_);
+    require(why.empty(), ErrorCode::io, path_, ": cannot be opened: ", why);
     std::error_code status;
-    const std::filesystem::file_status kind = std::filesystem::status(path_, status);
-    require(std::filesystem::exists(kind), ErrorCode::io, path_,
-            ": cannot be opened: ", status ? status.message() : "no such file");
-    // A pipe or a device has no length and could block or never end.
-    require(std::filesystem::is_regular_file(kind), ErrorCode::io, path_,
-            ": is not a regular file");
     const auto file_bytes = static_cast<std::int64_t>(std::filesystem::file_size(path_, status));
     require(!status, ErrorCode::io, path_, ": has no readable size: ", status.message());
     stream_.open(path_, std::ios::binary);

@@ -287,9 +287,11 @@ inline void check_header_bytes(std::string_view json, std::string_view source) {
 inline void check_tensor_entry(TensorEntry& entry, std::int64_t data_bytes,
                                std::string_view source) {
   const std::int64_t limit = (std::numeric_limits<std::int64_t>::max)() / entry.type.bits;
-  std::int64_t count = 1;
+  // One extent of 0 leaves no elements, wherever it stands.
+  const bool empty = std::find(entry.shape.begin(), entry.shape.end(), 0) != entry.shape.end();
+  std::int64_t count = empty ? 0 : 1;
   for (const std::int64_t extent : entry.shape) {
-    require(extent == 0 || count <= limit / extent, ErrorCode::overflow, source, ": tensor ",
+    require(empty || count <= limit / extent, ErrorCode::overflow, source, ": tensor ",
             in_quotes(entry.name), ": shape ", shape_text(entry.shape), " of ", entry.type.name,
             " exceeds 64 bits");
     count *= extent;

@@ -190,25 +190,33 @@ inline void require_valid(const BitPlan& plan, const char* caller = "BitPlan") {
 
 /// Bytes of one token in one layer: its kv heads compressed, or as rows of `element_bytes` per
 /// number where the layer stays exact, or 0 without heads.
-/// @throws what `slot_bytes` throws; Error(invalid_argument) for a codec without heads, negative
-/// sizes or no element bytes; Error(overflow).
+/// @throws what `slot_bytes` throws; Error(invalid_argument) for a codec without heads, heads
+/// without dimensions, negative sizes or no element bytes; Error(overflow).
 [[nodiscard]] inline std::int64_t layer_bytes_per_token(const std::optional<LayerCodec>& codec,
                                                         const LayerShape& shape,
                                                         std::int64_t element_bytes = 2) {
   constexpr const char* caller = "layer_bytes_per_token";
   detail::require_positive(caller, "element_bytes", element_bytes);
-  require(shape.kv_heads >= 0, ErrorCode::invalid_argument, caller, ": kv_heads is ",
-          shape.kv_heads, ", expected 0 or more");
+  detail::require_not_negative(caller, "kv_heads", shape.kv_heads);
   if (shape.kv_heads == 0) {
     require(!codec, ErrorCode::invalid_argument, caller,
             ": kv_heads is 0, expected kv heads where there is a codec");
+    detail::require_not_negative(caller, "key_dim", shape.key_dim);
+    detail::require_not_negative(caller, "value_dim", shape.value_dim);
     return 0;
   }
+  detail::require_positive(caller, "key_dim", shape.key_dim);
+  detail::require_positive(caller, "value_dim", shape.value_dim);
   if (codec) {
-    return checked_mul(shape.kv_heads, slot_bytes(*codec, shape.key_dim, shape.value_dim));
+    return detail::named_mul(caller, {"kv_heads", shape.kv_heads},
+                             {"slot_bytes", slot_bytes(*codec, shape.key_dim, shape.value_dim)});
   }
-  return checked_mul(checked_mul(shape.kv_heads, checked_add(shape.key_dim, shape.value_dim)),
-                     element_bytes);
+  const std::int64_t numbers = detail::named_mul(
+      caller, {"kv_heads", shape.kv_heads},
+      {"numbers of a head",
+       detail::named_add(caller, {"key_dim", shape.key_dim}, {"value_dim", shape.value_dim})});
+  return detail::named_mul(caller, {"numbers of a token", numbers},
+                           {"element_bytes", element_bytes});
 }
 
 /// Bytes of one token in all layers; windows, sinks and room in last tiles come on top.
@@ -224,7 +232,10 @@ inline void require_valid(const BitPlan& plan, const char* caller = "BitPlan") {
           ", expected that of the plan's layers, ", plan.layers.size());
   std::int64_t total = 0;
   for (std::size_t i = 0; i < shapes.size(); ++i) {
-    total = checked_add(total, layer_bytes_per_token(plan.layers[i], shapes[i], element_bytes));
+    const ErrorContext context("bytes_per_token: layer ", i, ": ");
+    const std::int64_t bytes = layer_bytes_per_token(plan.layers[i], shapes[i], element_bytes);
+    total = detail::named_add("bytes_per_token", {"bytes of earlier layers", total},
+                              {"bytes of this one", bytes});
   }
   return total;
 }

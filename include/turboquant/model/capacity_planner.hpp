@@ -9,7 +9,9 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -101,24 +103,22 @@ inline std::array<PoolPlan, 3> plan_all_pools(std::span<const LayerClass> classe
 }
 
 /// The shared pool with fewer bytes, or with the finer prefix granularity where bytes differ by
-/// less than `threshold`; separate pools where they save more than `threshold` of it.
-inline UnificationStrategy best_strategy(const std::array<PoolPlan, 3>& pools, double threshold) {
-  const PoolPlan& lcm = pools[0];
-  const PoolPlan& padded = pools[1];
+/// less than `threshold`; the one that is available, if only one is.
+inline const PoolPlan& better_shared_pool(const PoolPlan& lcm, const PoolPlan& padded,
+                                          double threshold) {
+  if (!lcm.available || !padded.available) {
+    return lcm.available ? lcm : padded;
+  }
   const std::int64_t finer = padded.pages.prefix_granularity - lcm.pages.prefix_granularity;
   const double allowance = finer < 0 ? 1.0 - threshold : finer > 0 ? 1.0 + threshold : 1.0;
-  const bool use_lcm =
-      lcm.available && (lcm.pages.unchanged ||
-                        lcm.mean_bytes_per_sequence <= padded.mean_bytes_per_sequence * allowance);
-  const PoolPlan& shared = use_lcm ? lcm : padded;
-  return pools[2].mean_bytes_per_sequence < shared.mean_bytes_per_sequence * (1.0 - threshold)
-             ? UnificationStrategy::separate_pools
-             : shared.strategy;
+  const bool use_lcm = lcm.pages.unchanged ||
+                       lcm.mean_bytes_per_sequence <= padded.mean_bytes_per_sequence * allowance;
+  return use_lcm ? lcm : padded;
 }
 
 inline std::string describe_pool(const PoolPlan& plan) {
   if (!plan.available) {
-    return std::string(to_string(plan.strategy)) + ": no common page within 64 bits";
+    return std::string(to_string(plan.strategy)) + ": not available, " + plan.unavailable_because;
   }
   std::string text = std::string(to_string(plan.strategy)) + ": " +
                      std::to_string(static_cast<std::int64_t>(plan.mean_bytes_per_sequence)) +
@@ -133,11 +133,30 @@ inline std::string describe_pool(const PoolPlan& plan) {
   return text;
 }
 
+/// The better shared pool; separate pools where they save more than `threshold` of it, or alone are
+/// available.
+/// @throws Error(overflow) where no strategy is available for the caches that `which` names
+inline UnificationStrategy best_strategy(const std::array<PoolPlan, 3>& pools, double threshold,
+                                         std::string_view which) {
+  const PoolPlan& shared = better_shared_pool(pools[0], pools[1], threshold);
+  const PoolPlan& separate = pools[2];
+  require(shared.available || separate.available, ErrorCode::overflow, "plan_cache: the ", which,
+          " cache has no layout: ", describe_pool(pools[0]), "; ", describe_pool(pools[1]), "; ",
+          describe_pool(pools[2]));
+  const bool saves = separate.available &&
+                     (!shared.available || separate.mean_bytes_per_sequence <
+                                               shared.mean_bytes_per_sequence * (1.0 - threshold));
+  return saves ? UnificationStrategy::separate_pools : shared.strategy;
+}
+
 inline std::string recommendation(const std::array<PoolPlan, 3>& pools, UnificationStrategy chosen,
                                   double threshold) {
   std::string text;
   if (pools[0].available && pools[0].pages.unchanged) {
     text = "all pages are equal already, nothing has to be unified";
+  } else if (std::count_if(pools.begin(), pools.end(),
+                           [](const PoolPlan& plan) { return plan.available; }) == 1) {
+    text = "only " + std::string(to_string(chosen)) + " is available";
   } else if (chosen == UnificationStrategy::separate_pools) {
     text = "separate pools save more than " + percent(threshold) + " of the best shared pool";
   } else {
@@ -203,9 +222,11 @@ inline void require_options(const PlanOptions& options) {
           ", expected 0 <= x < 1");
 }
 
-/// Tokens between kept states when they live in a pool of their own.
+/// Tokens between kept states when they live in a pool of their own: those whose bytes hold a
+/// state, or where no tokens are kept, one block of `block_size` tokens.
 inline std::int64_t own_state_block(const std::vector<LayerClass>& classes,
-                                    const PlanOptions& options, std::int64_t chunk) {
+                                    const PlanOptions& options, std::int64_t chunk,
+                                    std::int64_t block_size) {
   std::int64_t state = 0;
   std::int64_t per_token = 0;
   for (const LayerClass& c : classes) {
@@ -213,7 +234,7 @@ inline std::int64_t own_state_block(const std::vector<LayerClass>& classes,
     per_token = (std::max)(per_token, c.bytes_per_token);
   }
   if (state == 0 || per_token == 0) {
-    return options.block_size;
+    return block_size;
   }
   HybridAlignmentProblem problem;
   problem.bytes_per_token = per_token;
@@ -221,7 +242,7 @@ inline std::int64_t own_state_block(const std::vector<LayerClass>& classes,
   problem.kernel_alignment = options.kernel_alignment;
   problem.mamba_cache_mode = options.mamba_cache_mode;
   problem.mamba_chunk_size = chunk;
-  problem.block_size = options.block_size;
+  problem.block_size = block_size;
   return align_hybrid_pages(problem).block_size;
 }
 
@@ -233,14 +254,16 @@ inline std::int64_t own_state_block(const std::vector<LayerClass>& classes,
 /// `layer_codecs` goes before boundary protection; a layer of `skip_layers` may not have one.
 /// All three unification strategies are computed and one is recommended, by the bytes allocated for
 /// a sequence averaged over lengths up to the context, then by prefix granularity. Ratios compare
-/// with the same model uncompressed, counting window and state as they are. O(layers),
-/// deterministic.
+/// with the same model uncompressed, counting window and state as they are. A strategy whose sizes
+/// exceed 64 bits is not available; the others are planned all the same. O(layers), deterministic.
 /// Limits: 2^60 bytes of memory, 2^32 tokens of context, step and prompts, 2^40 bytes of a state,
 /// 2^20 for every other size and count.
-/// @throws Error(invalid_argument | out_of_range | overflow) for options outside their domain,
-///         Error(unsupported) when a codec is given and no layer can use it.
+/// @throws Error(invalid_argument | out_of_range | overflow) for options outside their domain and
+/// for a model that `assign_layer_caches` refuses, Error(overflow) where no strategy is available,
+/// Error(unsupported) when a codec is given and no layer can use it.
 [[nodiscard]] inline CachePlan plan_cache(const ModelConfig& model, const PlanOptions& options) {
   detail::require_options(options);
+  detail::require_model("plan_cache", model);
   ModelConfig planned = model;
   const std::int64_t widened = widen_windows(planned, options.context_tokens);
   const std::int64_t chunk = options.mamba_chunk_size.value_or(
@@ -298,9 +321,10 @@ inline std::int64_t own_state_block(const std::vector<LayerClass>& classes,
                     options.mamba_cache_mode};
   problem.block_policy = options.block_policy;
   problem.prompt_lengths = options.prompt_lengths;
-  problem.state_block_size = detail::own_state_block(plan.classes, options, chunk);
+  problem.state_block_size =
+      detail::own_state_block(plan.classes, options, chunk, cache_options.block_size);
   plan.pools = detail::plan_all_pools(plan.classes, problem);
-  plan.recommended = detail::best_strategy(plan.pools, options.pools_threshold);
+  plan.recommended = detail::best_strategy(plan.pools, options.pools_threshold, "planned");
   plan.reason = detail::recommendation(plan.pools, plan.recommended, options.pools_threshold);
 
   cache_options.codec.reset();
@@ -308,14 +332,17 @@ inline std::int64_t own_state_block(const std::vector<LayerClass>& classes,
   cache_options.skip = {};
   const std::vector<LayerClass> dense =
       classify_layers(assign_layer_caches(planned, cache_options));
-  problem.state_block_size = detail::own_state_block(dense, options, chunk);
+  problem.state_block_size =
+      detail::own_state_block(dense, options, chunk, cache_options.block_size);
   const std::array<PoolPlan, 3> dense_pools = detail::plan_all_pools(dense, problem);
-  plan.baseline = dense_pools.at(
-      static_cast<std::size_t>(detail::best_strategy(dense_pools, options.pools_threshold)));
+  plan.baseline = dense_pools.at(static_cast<std::size_t>(
+      detail::best_strategy(dense_pools, options.pools_threshold, "uncompressed")));
 
   for (const LayerClass& c : plan.classes) {
     std::int64_t& sum = c.is_state() ? plan.state_bytes : plan.kv_bytes;
-    sum = checked_add(sum, checked_mul(c.num_layers(), c.content_bytes(options.context_tokens)));
+    sum = detail::named_add(
+        "plan_cache", {"bytes of earlier classes", sum},
+        {"bytes of this one", detail::content_bytes({&c, 1}, options.context_tokens)});
   }
   plan.dense_kv_bytes = detail::content_bytes(dense, options.context_tokens) - plan.state_bytes;
   return plan;

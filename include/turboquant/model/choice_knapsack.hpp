@@ -128,11 +128,13 @@ inline void require_choices(std::span<const std::vector<KnapsackChoice>> groups,
   require(budget_bytes >= 0, ErrorCode::invalid_argument, caller, ": budget_bytes is ",
           budget_bytes, ", expected 0 or more");
   std::int64_t most = 0;
+  double worst = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     require(!groups[g].empty() && groups[g].size() <= knapsack_max_choices,
             ErrorCode::invalid_argument, caller, ": groups[", g, "] has ", groups[g].size(),
             " choices, expected 1 to ", knapsack_max_choices);
     std::int64_t largest = 0;
+    double largest_error = 0;
     for (std::size_t c = 0; c < groups[g].size(); ++c) {
       const KnapsackChoice& choice = groups[g][c];
       require(choice.bytes >= 0, ErrorCode::invalid_argument, caller, ": groups[", g, "][", c,
@@ -142,11 +144,16 @@ inline void require_choices(std::span<const std::vector<KnapsackChoice>> groups,
       require(choice.error >= 0, ErrorCode::invalid_argument, caller, ": groups[", g, "][", c,
               "].error is ", choice.error, ", expected 0 or more");
       largest = (std::max)(largest, choice.bytes);
+      largest_error = (std::max)(largest_error, choice.error);
     }
     require(most <= (std::numeric_limits<std::int64_t>::max)() - largest, ErrorCode::overflow,
             caller, ": the largest choices of groups 0 to ", g,
             " exceed the 64-bit limit 9223372036854775807 bytes together");
     most += largest;
+    worst += largest_error;
+    require(std::isfinite(worst), ErrorCode::overflow, caller,
+            ": the largest errors of groups 0 to ", g, ", the last of them ", largest_error,
+            ", have no finite sum");
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <turboquant/base/regular_file.hpp>
 #include <turboquant/model/bit_plan.hpp>
 #include <turboquant/model/hf_config_fields.hpp>
 
@@ -24,9 +25,6 @@ namespace detail {
 
 inline constexpr std::string_view bit_plan_format = "turboquant bit plan";
 inline constexpr std::int64_t bit_plan_version = 1;
-inline constexpr std::array<std::string_view, 3> key_codec_names{"mse", "inner_product", "float8"};
-inline constexpr std::array<std::string_view, 2> key_centring_names{"none", "tile_mean"};
-inline constexpr std::array<std::string_view, 2> value_codec_names{"grouped", "codebook"};
 
 /// @throws Error(format) for a field that is none of `names`
 inline void require_known_fields(const char* caller, const ConfigFields& fields,
@@ -128,8 +126,10 @@ inline LayerCodec read_layer_codec(const char* caller, const nlohmann::json& obj
 }
 
 /// Reads a plan from a file.
-/// @throws Error(io) when the file cannot be read, and what `parse_bit_plan` throws
+/// @throws Error(invalid_argument) for a path with a NUL inside, Error(io) for one that names no
+/// regular file or when it cannot be read, and what `parse_bit_plan` throws
 [[nodiscard]] inline BitPlan load_bit_plan(const std::filesystem::path& path) {
+  detail::require_regular_file("load_bit_plan", path);
   const std::string text = detail::read_json_text("load_bit_plan", path);
   const ErrorContext context(path.string(), ": ");
   return parse_bit_plan(text);
@@ -235,8 +235,10 @@ namespace detail {
 
 /// Writes a plan to a file. A regular file is replaced as a whole, so that a failed call leaves
 /// what was there; until then, the plan is in a new file beside it.
-/// @throws Error(io) when it cannot be written, and what `to_json` throws
+/// @throws Error(invalid_argument) for a path with a NUL inside, Error(io) when it cannot be
+/// written, and what `to_json` throws
 inline void save_bit_plan(const std::filesystem::path& path, const BitPlan& plan) {
+  detail::require_whole_path("save_bit_plan", path);
   require(detail::replace_contents(path, to_json(plan)), ErrorCode::io,
           "save_bit_plan: cannot write ", path.string());
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/model/layer_policy.hpp>
+#include <turboquant/model/model_checks.hpp>
 #include <turboquant/model/page_spec.hpp>
 
 #include <cstdint>
@@ -64,6 +65,31 @@ inline std::int64_t kv_heads_per_rank(std::int64_t layer, std::optional<std::int
           "assign_layer_caches: num_kv_heads of layer ", layer, " is ", *heads,
           ", expected a multiple or a divisor of tensor_parallel = ", ranks);
   return std::max<std::int64_t>(1, *heads / ranks);
+}
+
+/// Ranks share the query heads evenly, whatever they do with KV heads.
+inline void require_shared_heads(const ModelConfig& model, std::int64_t ranks) {
+  const bool attends = model.attention_presence() != AttentionPresence::none;
+  require(!attends || model.num_attention_heads.value_or(ranks) % ranks == 0,
+          ErrorCode::invalid_argument, "assign_layer_caches: num_attention_heads is ",
+          model.num_attention_heads.value_or(ranks),
+          ", expected a multiple of tensor_parallel = ", ranks);
+}
+
+/// Checks every size of a layer's cache; messages name the layer.
+inline void require_page_sizes(std::string_view where, std::int64_t layer,
+                               const LayerCache& cache) {
+  const ErrorContext context(where, ": layer ", layer, ": ");
+  std::visit(
+      [](const auto& attention) {
+        if constexpr (requires { attention.page_size_bytes(); }) {
+          static_cast<void>(attention.page_size_bytes());
+        }
+      },
+      cache.attention);
+  if (cache.state) {
+    static_cast<void>(cache.state->page_size_bytes());
+  }
 }
 
 inline std::int64_t require_width(std::int64_t layer, std::optional<std::int64_t> width) {
@@ -182,20 +208,21 @@ inline MambaSpec state_cache(const ModelConfig& model, const LayerCacheOptions& 
 /// default backend; skipping the target of shared layers skips its readers, and skipping a reader
 /// skips its target. O(layers), deterministic.
 /// @throws Error(invalid_argument | out_of_range) for a skip entry that is unknown, outside the
-/// model
-///         or a recurrent layer, for widths the config does not give, for heads the ranks cannot
-///         share, and for a codec assigned twice, to a skipped layer, or to a layer that has no
-///         full attention of its own;
-///         Error(unsupported) for head sizes that the codec cannot encode.
+/// model or a recurrent layer, for widths the config does not give, for heads the ranks cannot
+/// share, for a codec assigned twice, to a skipped layer, or to a layer that has no full attention
+/// of its own, for windows without tokens, for a `kv_source` whose cache the layer cannot read, and
+/// for more than 10,000 layers; Error(overflow) for pages beyond 64 bits; Error(unsupported) for
+/// head sizes that the codec cannot encode.
 [[nodiscard]] inline std::vector<LayerCache> assign_layer_caches(const ModelConfig& model,
                                                                  const LayerCacheOptions& options) {
   detail::require_positive("assign_layer_caches", "block_size", options.block_size);
   detail::require_positive("assign_layer_caches", "tensor_parallel", options.tensor_parallel);
   detail::require_positive("assign_layer_caches", "recurrent_state_bytes",
                            options.recurrent_state_bytes.value_or(1));
-  require(options.num_speculative_tokens >= 0, ErrorCode::invalid_argument,
-          "assign_layer_caches: num_speculative_tokens is ", options.num_speculative_tokens,
-          ", expected 0 or more");
+  detail::require_not_negative("assign_layer_caches", "num_speculative_tokens",
+                               options.num_speculative_tokens);
+  detail::require_model("assign_layer_caches", model);
+  detail::require_shared_heads(model, options.tensor_parallel);
   for (const auto& [index, codec] : options.layer_codecs) {
     require(index >= 0 && index < model.num_layers(), ErrorCode::out_of_range,
             "assign_layer_caches: layer_codecs names layer ", index, ", expected 0..",
@@ -226,6 +253,7 @@ inline MambaSpec state_cache(const ModelConfig& model, const LayerCacheOptions& 
     if (model.layers[at].has_recurrent_state) {
       caches[at].state = detail::state_cache(model, options);
     }
+    detail::require_page_sizes("assign_layer_caches", i, caches[at]);
   }
   return caches;
 }

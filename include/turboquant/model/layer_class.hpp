@@ -33,7 +33,9 @@ struct LayerClass {
   [[nodiscard]] bool is_state() const noexcept { return state_bytes > 0; }
   /// Bytes of one layer's page before unification.
   [[nodiscard]] std::int64_t page_size_bytes() const {
-    return is_state() ? state_bytes : checked_mul(block_size, bytes_per_token);
+    return is_state() ? state_bytes
+                      : detail::named_mul("LayerClass", {"block_size", block_size},
+                                          {"bytes_per_token", bytes_per_token});
   }
   [[nodiscard]] PageClass page_class() const {
     return {name, page_size_bytes(), is_state() ? 1 : block_size, !is_state()};
@@ -41,13 +43,51 @@ struct LayerClass {
   /// Bytes that `tokens` tokens really fill in one layer, without any page rounding.
   [[nodiscard]] std::int64_t content_bytes(std::int64_t tokens) const {
     if (is_state()) {
-      return checked_mul(state_bytes, checked_add(1, num_speculative_blocks));
+      return detail::named_mul(
+          "LayerClass", {"state_bytes", state_bytes},
+          {"states", detail::named_add("LayerClass", {"running states", 1},
+                                       {"num_speculative_blocks", num_speculative_blocks})});
     }
-    return detail::named_mul("LayerClass::content_bytes",
+    return detail::named_mul("LayerClass",
                              {"tokens", window ? (std::min)(*window, tokens) : tokens},
                              {"bytes_per_token", bytes_per_token});
   }
 };
+
+/// Checks every number of a class.
+/// @param caller, index how messages call it: "caller: classes[index].field"
+/// @throws Error(invalid_argument) naming the field, its value and what is expected,
+/// Error(overflow) for a page beyond 64 bits. O(layers).
+inline void require_valid(const LayerClass& c, std::string_view caller, std::size_t index) {
+  const auto check = [&](bool ok, std::string_view field, std::int64_t value,
+                         std::string_view expected) {
+    require(ok, ErrorCode::invalid_argument, caller, ": classes[", index, "].", field, " is ",
+            value, ", expected ", expected);
+  };
+  check(c.num_layers() >= 1 && c.num_layers() <= max_model_layers, "layers.size()", c.num_layers(),
+        "1 to 10000");
+  std::int64_t previous = -1;
+  for (const std::int64_t layer : c.layers) {
+    check(layer > previous, "layers", layer, "indices of 0 or more, ascending");
+    previous = layer;
+  }
+  check(c.block_size > 0, "block_size", c.block_size, "a positive number of tokens");
+  check(c.state_bytes >= 0, "state_bytes", c.state_bytes, "0 or more");
+  check(c.num_speculative_blocks >= 0, "num_speculative_blocks", c.num_speculative_blocks,
+        "0 or more");
+  check(c.window.value_or(1) > 0, "window", c.window.value_or(1), "a positive number of tokens");
+  if (c.is_state()) {
+    check(c.bytes_per_token == 0, "bytes_per_token", c.bytes_per_token, "0 for a recurrent state");
+    check(!c.window, "window", c.window.value_or(0), "none for a recurrent state");
+  } else {
+    check(c.bytes_per_token > 0, "bytes_per_token", c.bytes_per_token,
+          "a positive number, or state_bytes");
+    check(c.num_speculative_blocks == 0, "num_speculative_blocks", c.num_speculative_blocks,
+          "0 for attention");
+  }
+  const ErrorContext context(caller, ": classes[", index, "]: ");
+  static_cast<void>(c.page_size_bytes());
+}
 
 namespace detail {
 
@@ -119,11 +159,13 @@ inline void add_to_classes(std::vector<LayerClass>& classes, LayerClass added) {
 
 /// Groups the layers of `caches` into classes, in order of first appearance; layers that own no
 /// cache are in none. O(layers * classes), deterministic.
+/// @throws Error(invalid_argument | overflow) for a spec outside its domain, naming the layer
 [[nodiscard]] inline std::vector<LayerClass> classify_layers(
     const std::vector<LayerCache>& caches) {
   std::vector<LayerClass> classes;
   for (std::size_t i = 0; i < caches.size(); ++i) {
     const auto layer = static_cast<std::int64_t>(i);
+    detail::require_page_sizes("classify_layers", layer, caches[i]);
     if (std::optional<LayerClass> attention = detail::attention_class(caches[i], layer)) {
       detail::add_to_classes(classes, std::move(*attention));
     }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <turboquant/model/argument_checks.hpp>
 #include <turboquant/model/cache_dtype.hpp>
 #include <turboquant/model/recurrent_state.hpp>
 
@@ -44,7 +45,7 @@ struct LayerConfig {
   std::optional<std::int64_t> head_size_v{};
   std::optional<std::int64_t> window{};  ///< tokens, for sliding and chunked attention
   std::optional<std::int64_t>
-      kv_source{};  ///< the layer whose cache this one reads instead of its own
+      kv_source{};  ///< the earlier layer whose cache the attention reads instead of its own
 };
 
 /// Widths of multi-head latent attention.
@@ -55,13 +56,19 @@ struct MlaGeometry {
   std::optional<std::int64_t> v_head_dim{};
 
   /// Elements cached per token: latent + rope part.
-  [[nodiscard]] std::int64_t latent_width() const noexcept {
-    return kv_lora_rank + qk_rope_head_dim;
+  /// @throws Error(invalid_argument) for a negative width, Error(overflow)
+  [[nodiscard]] std::int64_t latent_width() const {
+    return detail::named_add("MlaGeometry", {"kv_lora_rank", kv_lora_rank},
+                             {"qk_rope_head_dim", qk_rope_head_dim});
   }
   /// Key width of one head after expansion, where the file states it.
-  [[nodiscard]] std::optional<std::int64_t> expanded_key_width() const noexcept {
-    return qk_nope_head_dim ? std::optional<std::int64_t>(*qk_nope_head_dim + qk_rope_head_dim)
-                            : std::nullopt;
+  /// @throws Error(invalid_argument) for a negative width, Error(overflow)
+  [[nodiscard]] std::optional<std::int64_t> expanded_key_width() const {
+    if (!qk_nope_head_dim) {
+      return std::nullopt;
+    }
+    return detail::named_add("MlaGeometry", {"qk_nope_head_dim", *qk_nope_head_dim},
+                             {"qk_rope_head_dim", qk_rope_head_dim});
   }
 };
 
@@ -127,13 +134,15 @@ struct ModelConfig {
     return presence;
   }
 
-  /// The layer whose cache `layer` reads: itself, or the source it shares.
+  /// The layer whose cache `layer` reads: itself, or the source it shares. A layer without
+  /// attention reads none but its own, whatever its `kv_source`.
   /// @throws Error(out_of_range) for an index outside the model or a source that is itself shared.
   [[nodiscard]] std::int64_t cache_owner(std::int64_t layer) const {
     require(layer >= 0 && layer < num_layers(), ErrorCode::out_of_range,
             "ModelConfig::cache_owner: layer is ", layer, ", expected 0..", num_layers() - 1);
-    const std::optional<std::int64_t> source = layers[static_cast<std::size_t>(layer)].kv_source;
-    if (!source) {
+    const LayerConfig& reader = layers[static_cast<std::size_t>(layer)];
+    const std::optional<std::int64_t> source = reader.kv_source;
+    if (!source || reader.attention == AttentionKind::none) {
       return layer;
     }
     require(*source >= 0 && *source < num_layers() &&

@@ -41,12 +41,6 @@ struct SequenceLimits {
 
 namespace detail {
 
-/// One field of a spec as `merge` compares and prints it.
-struct SpecField {
-  std::string_view name;
-  std::string value;
-};
-
 inline void require_cache_mode(std::string_view where, MambaCacheMode mode) {
   require_enumerator(where, "mamba_cache_mode", mode, MambaCacheMode::all, "none, align or all");
 }
@@ -90,6 +84,17 @@ inline std::int64_t context_bytes(std::string_view where, const SequenceLimits& 
   require_limits(where, limits);
   const std::int64_t blocks = ceil_div(limits.max_model_len, block_size);
   return named_mul(where, {"blocks of max_model_len", blocks}, {"page_size_bytes", page});
+}
+
+/// States of one sequence beside the speculative ones: the running one (mode `none`), also the one
+/// at the last boundary (`align`), or one a block (`all`).
+inline std::int64_t kept_states(MambaCacheMode mode, std::int64_t tokens, std::int64_t block_size) {
+  switch (mode) {
+    case MambaCacheMode::none: return 1;
+    case MambaCacheMode::align: return 2;
+    case MambaCacheMode::all: break;
+  }
+  return ceil_div(tokens, block_size);
 }
 
 inline std::string field_text(std::optional<std::int64_t> value) {
@@ -191,16 +196,11 @@ struct TQFullAttentionSpec {
     return detail::context_bytes(spec_name, limits, block_size, page_size_bytes());
   }
   [[nodiscard]] std::vector<detail::SpecField> fields() const {
-    return {{"block_size", std::to_string(block_size)},
-            {"num_kv_heads", std::to_string(num_kv_heads)},
-            {"head_size", std::to_string(config.head_size())},
-            {"head_size_v", std::to_string(config.head_size_v())},
-            {"preset", std::string(config.name())},
-            {"key_bits", std::to_string(config.key_quant_bits())},
-            {"value_bits", std::to_string(config.value_quant_bits())},
-            {"key_mean_size", std::to_string(config.key_mean_size())},
-            {"tq_slot_size", std::to_string(config.slot_size_aligned())},
-            {"page_size_padded", detail::field_text(page_size_padded)}};
+    std::vector<detail::SpecField> all = config.fields();
+    all.push_back({"block_size", std::to_string(block_size)});
+    all.push_back({"num_kv_heads", std::to_string(num_kv_heads)});
+    all.push_back({"page_size_padded", detail::field_text(page_size_padded)});
+    return all;
   }
   [[nodiscard]] static TQFullAttentionSpec merge(std::span<const TQFullAttentionSpec> specs) {
     return detail::merge_specs(specs);
@@ -239,16 +239,17 @@ struct SlidingWindowSpec {
   [[nodiscard]] std::int64_t resident_tokens(const SequenceLimits& limits) const {
     detail::require_limits(spec_name, limits);
     detail::require_positive(spec_name, "sliding_window", sliding_window);
-    constexpr std::int64_t most = (std::numeric_limits<std::int64_t>::max)();
-    require(sliding_window - 1 <= most - limits.max_num_batched_tokens, ErrorCode::overflow,
-            spec_name, ": sliding_window is ", sliding_window, " and max_num_batched_tokens is ",
-            limits.max_num_batched_tokens, ": their sum exceeds the 64-bit limit ", most);
-    return (std::min)(sliding_window - 1 + limits.max_num_batched_tokens, limits.max_model_len);
+    const std::int64_t newest =
+        detail::named_add(spec_name, {"sliding_window", sliding_window},
+                          {"max_num_batched_tokens", limits.max_num_batched_tokens});
+    return (std::min)(newest - 1, limits.max_model_len);
   }
   /// One page more than the resident tokens fill, because the window need not start on a page.
   [[nodiscard]] std::int64_t max_memory_usage_bytes(const SequenceLimits& limits) const {
     const std::int64_t page = page_size_bytes();
-    const std::int64_t blocks = checked_add(ceil_div(resident_tokens(limits), block_size), 1);
+    const std::int64_t blocks = detail::named_add(
+        spec_name, {"filled blocks of the window", ceil_div(resident_tokens(limits), block_size)},
+        {"blocks more", 1});
     return detail::named_mul(spec_name, {"blocks of the window", blocks},
                              {"page_size_bytes", page});
   }
@@ -341,14 +342,10 @@ struct MambaSpec {
   [[nodiscard]] std::int64_t max_states(const SequenceLimits& limits) const {
     detail::require_limits(spec_name, limits);
     detail::require_positive(spec_name, "block_size", block_size);
-    switch (limits.mamba_cache_mode) {
-      case MambaCacheMode::none: return checked_add(1, num_speculative_blocks);
-      case MambaCacheMode::align: return checked_add(2, num_speculative_blocks);
-      case MambaCacheMode::all:
-        return checked_add(ceil_div(limits.max_model_len, block_size), num_speculative_blocks);
-    }
-    fail(ErrorCode::invalid_argument, spec_name,
-         ": mamba_cache_mode is not one of none, align, all");
+    return detail::named_add(spec_name,
+                             {"kept states", detail::kept_states(limits.mamba_cache_mode,
+                                                                 limits.max_model_len, block_size)},
+                             {"num_speculative_blocks", num_speculative_blocks});
   }
   [[nodiscard]] std::int64_t max_memory_usage_bytes(const SequenceLimits& limits) const {
     const std::int64_t page = page_size_bytes();

@@ -3,12 +3,12 @@
 #include <turboquant/model/layer_class.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <limits>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace turboquant {
@@ -17,8 +17,8 @@ namespace turboquant {
 struct PoolProblem {
   std::int64_t memory_bytes = 0;  ///< of one rank, for the caches alone
   SequenceLimits limits{};        ///< context, step size, state mode
-  std::int64_t state_block_size =
-      1;  ///< tokens between kept states in pools of their own, mode `all`
+  /// Tokens between kept states (mode `all`) where no pages of tokens share their pool.
+  std::int64_t state_block_size = 1;
   BlockPolicy block_policy = BlockPolicy::fill;
   std::vector<std::int64_t> prompt_lengths{};  ///< tokens; what each would allocate is reported
 };
@@ -33,7 +33,8 @@ struct PromptUse {
 /// One way to lay the pages out, and what fits then.
 struct PoolPlan {
   UnificationStrategy strategy = UnificationStrategy::lcm;
-  bool available = true;                ///< false where the common page exceeds 64 bits
+  bool available = true;                ///< false where a page or a sum exceeds 64 bits
+  std::string unavailable_because{};    ///< what exceeds them; nothing else is set then
   UnifiedPages pages{};                 ///< one entry per class
   LayerGrouping grouping{};             ///< of a shared pool; empty for separate pools
   std::int64_t bytes_per_sequence = 0;  ///< allocated for one sequence of the whole context
@@ -50,54 +51,61 @@ struct PoolPlan {
 
 namespace detail {
 
-/// True when the LCM of the attention pages fits 64 bits.
-inline bool lcm_fits(std::span<const PageClass> classes) {
-  std::int64_t common = 1;
-  for (const PageClass& c : classes) {
-    if (c.scales_with_block_size) {
-      const std::int64_t factor = c.page_size_bytes / std::gcd(common, c.page_size_bytes);
-      if (common > (std::numeric_limits<std::int64_t>::max)() / factor) {
-        return false;
-      }
-      common *= factor;
+/// floor(a * b / c), exactly, of sizes whose result fits 64 bits; c > 0.
+constexpr std::int64_t scaled(std::int64_t a, std::int64_t b, std::int64_t c) {
+  // Long division of (a mod c) * b, one bit of b after the other: the remainder stays below c.
+  const auto divisor = static_cast<std::uint64_t>(c);
+  const auto digit = static_cast<std::uint64_t>(a % c);
+  std::uint64_t quotient = 0;
+  std::uint64_t remainder = 0;
+  const auto carry = [&] {
+    if (remainder >= divisor) {
+      remainder -= divisor;
+      ++quotient;
     }
+  };
+  for (int bit = 62; bit >= 0; --bit) {
+    quotient *= 2;
+    remainder *= 2;
+    carry();
+    remainder += (static_cast<std::uint64_t>(b) >> bit & 1U) != 0 ? digit : 0;
+    carry();
   }
-  std::int64_t largest = 0;
-  for (const PageClass& c : classes) {
-    largest = (std::max)(largest, c.page_size_bytes);
-  }
-  return common <= (std::numeric_limits<std::int64_t>::max)() - largest;
+  return checked_add(checked_mul(a / c, b), static_cast<std::int64_t>(quotient));
 }
 
-/// floor(a * b / c) without a 128-bit product; `b` tokens of at most 2^62.
-inline std::int64_t scaled(std::int64_t a, std::int64_t b, std::int64_t c) {
-  const auto rest =
-      static_cast<long double>(a % c) * static_cast<long double>(b) / static_cast<long double>(c);
-  return checked_add(checked_mul(a / c, b), static_cast<std::int64_t>(rest));
-}
-
-/// Tokens between kept states: the prefix granularity of a shared pool, else the problem's own.
+/// Tokens between kept states: the prefix granularity of pages of tokens in the same pool, else the
+/// problem's own.
 inline std::int64_t state_block(const PoolPlan& plan, const PoolProblem& problem) {
-  return plan.strategy == UnificationStrategy::separate_pools ? problem.state_block_size
-                                                              : plan.pages.prefix_granularity;
+  const bool beside_tokens =
+      plan.strategy != UnificationStrategy::separate_pools &&
+      std::any_of(plan.pages.classes.begin(), plan.pages.classes.end(),
+                  [](const UnifiedPage& page) { return page.scales_with_block_size; });
+  return beside_tokens ? plan.pages.prefix_granularity : problem.state_block_size;
+}
+
+/// Tokens of a window that may be resident: the newest of it and those of one step, at most all.
+inline std::int64_t resident_tokens(std::int64_t window, const SequenceLimits& limits,
+                                    std::int64_t tokens) {
+  const std::int64_t outside = tokens - (window - 1);
+  return outside <= limits.max_num_batched_tokens ? tokens
+                                                  : window - 1 + limits.max_num_batched_tokens;
 }
 
 /// Pages of one layer of `c` for a sequence of `tokens`.
 inline std::int64_t pages_per_layer(const LayerClass& c, const UnifiedPage& page,
                                     const PoolPlan& plan, const PoolProblem& problem,
-                                    std::int64_t tokens) {
+                                    std::int64_t tokens, SizeArithmetic& sizes) {
   if (c.is_state()) {
-    switch (problem.limits.mamba_cache_mode) {
-      case MambaCacheMode::none: return checked_add(1, c.num_speculative_blocks);
-      case MambaCacheMode::align: return checked_add(2, c.num_speculative_blocks);
-      case MambaCacheMode::all:
-        return checked_add(ceil_div(tokens, state_block(plan, problem)), c.num_speculative_blocks);
-    }
+    return sizes.add({"kept states", kept_states(problem.limits.mamba_cache_mode, tokens,
+                                                 state_block(plan, problem))},
+                     {"num_speculative_blocks", c.num_speculative_blocks});
   }
   if (c.window) {
-    const std::int64_t resident =
-        (std::min)(checked_add(*c.window - 1, problem.limits.max_num_batched_tokens), tokens);
-    return checked_add(ceil_div(resident, page.block_size), 1);
+    return sizes.add(
+        {"filled pages of the window",
+         ceil_div(resident_tokens(*c.window, problem.limits, tokens), page.block_size)},
+        {"pages more", 1});
   }
   return ceil_div(tokens, page.block_size);
 }
@@ -110,17 +118,19 @@ inline std::int64_t allocated_layers(const LayerClass& c, const PoolPlan& plan) 
 
 /// Bytes allocated for one sequence of `tokens`.
 inline std::int64_t sequence_bytes(std::span<const LayerClass> classes, const PoolPlan& plan,
-                                   const PoolProblem& problem, std::int64_t tokens) {
+                                   const PoolProblem& problem, std::int64_t tokens,
+                                   SizeArithmetic& sizes) {
   std::int64_t total = 0;
   for (std::size_t i = 0; i < classes.size(); ++i) {
     const UnifiedPage& page = plan.pages.classes[i];
     const std::int64_t layers = allocated_layers(classes[i], plan);
-    const std::int64_t pages = pages_per_layer(classes[i], page, plan, problem, tokens);
-    constexpr std::int64_t most = (std::numeric_limits<std::int64_t>::max)();
-    require(pages <= most / layers && layers * pages <= (most - total) / page.page_size_bytes,
-            ErrorCode::overflow, "plan_pools: a sequence of ", tokens, " tokens takes ", pages,
-            " pages of ", page.page_size_bytes, " bytes in each of ", layers,
-            " layers, expected less than 2^63 bytes");
+    const std::int64_t pages = pages_per_layer(classes[i], page, plan, problem, tokens, sizes);
+    if (pages > sizes.most / layers ||
+        layers * pages > (sizes.most - total) / page.page_size_bytes) {
+      return sizes.exceed_because("a sequence of ", tokens, " tokens takes ", pages, " pages of ",
+                                  page.page_size_bytes, " bytes in each of ", layers,
+                                  " layers, expected less than 2^63 bytes");
+    }
     total += layers * pages * page.page_size_bytes;
   }
   return total;
@@ -130,7 +140,10 @@ inline std::int64_t sequence_bytes(std::span<const LayerClass> classes, const Po
 inline std::int64_t content_bytes(std::span<const LayerClass> classes, std::int64_t tokens) {
   std::int64_t total = 0;
   for (const LayerClass& c : classes) {
-    total = checked_add(total, checked_mul(c.num_layers(), c.content_bytes(tokens)));
+    total =
+        named_add("plan_pools", {"bytes of earlier classes", total},
+                  {"bytes of this one", named_mul("plan_pools", {"layers", c.num_layers()},
+                                                  {"bytes of a layer", c.content_bytes(tokens)})});
   }
   return total;
 }
@@ -149,16 +162,17 @@ inline double mean_pages_per_layer(const LayerClass& c, const UnifiedPage& page,
                                    const PoolPlan& plan, const PoolProblem& problem,
                                    std::int64_t tokens) {
   if (c.is_state()) {
-    return problem.limits.mamba_cache_mode == MambaCacheMode::all
-               ? mean_pages(tokens, state_block(plan, problem)) +
-                     static_cast<double>(c.num_speculative_blocks)
-               : static_cast<double>(pages_per_layer(c, page, plan, problem, tokens));
+    const MambaCacheMode mode = problem.limits.mamba_cache_mode;
+    const std::int64_t block = state_block(plan, problem);
+    const double kept = mode == MambaCacheMode::all
+                            ? mean_pages(tokens, block)
+                            : static_cast<double>(kept_states(mode, tokens, block));
+    return kept + static_cast<double>(c.num_speculative_blocks);
   }
   if (!c.window) {
     return mean_pages(tokens, page.block_size);
   }
-  const std::int64_t bound =
-      (std::min)(checked_add(*c.window - 1, problem.limits.max_num_batched_tokens), tokens);
+  const std::int64_t bound = resident_tokens(*c.window, problem.limits, tokens);
   const auto growing = static_cast<double>(bound);
   const auto constant = static_cast<double>(tokens - bound);
   return 1.0 + (growing * mean_pages(bound, page.block_size) +
@@ -182,16 +196,16 @@ inline double mean_sequence_bytes(std::span<const LayerClass> classes, const Poo
 /// The largest context whose single sequence fits, up to 2^32 tokens.
 inline std::int64_t longest_context(std::span<const LayerClass> classes, const PoolPlan& plan,
                                     const PoolProblem& problem) {
+  const auto fits = [&](std::int64_t tokens) {
+    SizeArithmetic sizes("plan_pools");
+    const std::int64_t bytes = sequence_bytes(classes, plan, problem, tokens, sizes);
+    return !sizes.exceeded() && bytes <= problem.memory_bytes;
+  };
   std::int64_t low = 0;
-  // Every token fills its bytes: memory bounds the search before products can overflow.
-  std::int64_t densest = 1;
-  for (const LayerClass& c : classes) {
-    densest = (std::max)(densest, c.window ? 1 : c.bytes_per_token);
-  }
-  std::int64_t high = (std::min)(std::int64_t{1} << 32, problem.memory_bytes / densest);
+  std::int64_t high = std::int64_t{1} << 32;
   while (low < high) {
     const std::int64_t middle = low + (high - low + 1) / 2;
-    if (sequence_bytes(classes, plan, problem, middle) <= problem.memory_bytes) {
+    if (fits(middle)) {
       low = middle;
     } else {
       high = middle - 1;
@@ -200,22 +214,65 @@ inline std::int64_t longest_context(std::span<const LayerClass> classes, const P
   return low;
 }
 
-}  // namespace detail
+/// Checks every argument of `plan_pools`.
+inline void require_pool_arguments(std::span<const LayerClass> classes, const PoolProblem& problem,
+                                   UnificationStrategy strategy) {
+  constexpr std::string_view where = "plan_pools";
+  require_positive(where, "memory_bytes", problem.memory_bytes);
+  require_positive(where, "state_block_size", problem.state_block_size);
+  require_limits(where, problem.limits);
+  require_enumerator(where, "strategy", strategy, UnificationStrategy::separate_pools,
+                     "lcm, padded or separate_pools");
+  require_enumerator(where, "block_policy", problem.block_policy, BlockPolicy::smallest,
+                     "fill, multiple_of_smallest or smallest");
+  for (const std::int64_t length : problem.prompt_lengths) {
+    require_positive(where, "prompt length", length);
+  }
+  for (std::size_t i = 0; i < classes.size(); ++i) {
+    require_valid(classes[i], where, i);
+  }
+}
 
-/// Lays the pages of `classes` out by `strategy` and counts what fits.
-///
-/// A shared pool counts the padding layers of its groups. Separate pools share the memory in the
-/// proportion that a sequence of the whole context needs. Deterministic.
-/// @throws Error(invalid_argument) for sizes below 1, Error(overflow) beyond 64 bits.
-[[nodiscard]] inline PoolPlan plan_pools(std::span<const LayerClass> classes,
-                                         const PoolProblem& problem, UnificationStrategy strategy) {
-  detail::require_positive("plan_pools", "memory_bytes", problem.memory_bytes);
-  detail::require_positive("plan_pools", "state_block_size", problem.state_block_size);
-  detail::require_limits("plan_pools", problem.limits);
-  detail::require_enumerator("plan_pools", "strategy", strategy,
-                             UnificationStrategy::separate_pools, "lcm, padded or separate_pools");
-  detail::require_enumerator("plan_pools", "block_policy", problem.block_policy,
-                             BlockPolicy::smallest, "fill, multiple_of_smallest or smallest");
+/// What fits in the pages of `plan`.
+inline void count_capacity(PoolPlan& plan, std::span<const LayerClass> classes,
+                           const PoolProblem& problem, SizeArithmetic& sizes) {
+  const std::int64_t tokens = problem.limits.max_model_len;
+  plan.bytes_per_sequence = sequence_bytes(classes, plan, problem, tokens, sizes);
+  if (sizes.exceeded() || plan.bytes_per_sequence == 0) {
+    return;
+  }
+  const std::int64_t content = content_bytes(classes, tokens);
+  plan.waste = (std::max)(
+      0.0, 1.0 - static_cast<double>(content) / static_cast<double>(plan.bytes_per_sequence));
+  plan.mean_bytes_per_sequence = mean_sequence_bytes(classes, plan, problem, tokens);
+  plan.capacity_sequences = problem.memory_bytes / plan.bytes_per_sequence;
+  if (plan.capacity_sequences >= sizes.most / tokens) {
+    sizes.exceed_because("memory_bytes is ", problem.memory_bytes, ", room for ",
+                         plan.capacity_sequences, " sequences of ", tokens,
+                         " tokens, expected below 2^63 tokens");
+    return;
+  }
+  plan.capacity_tokens = scaled(problem.memory_bytes, tokens, plan.bytes_per_sequence);
+  plan.longest_sequence = longest_context(classes, plan, problem);
+}
+
+/// What a prompt of `tokens` allocates.
+inline PromptUse prompt_use(std::span<const LayerClass> classes, const PoolPlan& plan,
+                            const PoolProblem& problem, std::int64_t tokens,
+                            SizeArithmetic& sizes) {
+  PromptUse use;
+  use.tokens = tokens;
+  use.allocated_bytes = sequence_bytes(classes, plan, problem, tokens, sizes);
+  if (!sizes.exceeded() && use.allocated_bytes > 0) {
+    use.used_fraction = static_cast<double>(content_bytes(classes, tokens)) /
+                        static_cast<double>(use.allocated_bytes);
+  }
+  return use;
+}
+
+/// `plan_pools`; where `sizes` are exceeded, the result is nothing.
+inline PoolPlan lay_out_pools(std::span<const LayerClass> classes, const PoolProblem& problem,
+                              UnificationStrategy strategy, SizeArithmetic& sizes) {
   std::vector<PageClass> page_classes;
   std::vector<std::int64_t> counts;
   bool has_state = false;
@@ -226,44 +283,48 @@ inline std::int64_t longest_context(std::span<const LayerClass> classes, const P
   }
   PoolPlan plan;
   plan.strategy = strategy;
-  if (strategy == UnificationStrategy::lcm && !detail::lcm_fits(page_classes)) {
-    plan.available = false;
+  plan.pages = unify(page_classes, strategy, problem.block_policy, sizes);
+  if (sizes.exceeded()) {
     return plan;
   }
-  plan.pages = unify_pages(page_classes, strategy, problem.block_policy);
   if (strategy != UnificationStrategy::separate_pools) {
     plan.grouping = group_layers(counts);
   }
-  const std::int64_t tokens = problem.limits.max_model_len;
-  plan.bytes_per_sequence = detail::sequence_bytes(classes, plan, problem, tokens);
-  if (plan.bytes_per_sequence > 0) {
-    const std::int64_t content = detail::content_bytes(classes, tokens);
-    plan.waste = (std::max)(
-        0.0, 1.0 - static_cast<double>(content) / static_cast<double>(plan.bytes_per_sequence));
-    plan.mean_bytes_per_sequence = detail::mean_sequence_bytes(classes, plan, problem, tokens);
-    plan.capacity_sequences = problem.memory_bytes / plan.bytes_per_sequence;
-    require(plan.capacity_sequences < (std::numeric_limits<std::int64_t>::max)() / tokens,
-            ErrorCode::overflow, "plan_pools: memory_bytes is ", problem.memory_bytes,
-            ", room for ", plan.capacity_sequences, " sequences of ", tokens,
-            " tokens, expected below 2^63 tokens");
-    plan.capacity_tokens = detail::scaled(problem.memory_bytes, tokens, plan.bytes_per_sequence);
-    plan.longest_sequence = detail::longest_context(classes, plan, problem);
-  }
+  count_capacity(plan, classes, problem, sizes);
   for (const std::int64_t length : problem.prompt_lengths) {
-    detail::require_positive("plan_pools", "prompt length", length);
-    PromptUse use;
-    use.tokens = length;
-    use.allocated_bytes = detail::sequence_bytes(classes, plan, problem, length);
-    use.used_fraction = static_cast<double>(detail::content_bytes(classes, length)) /
-                        static_cast<double>(use.allocated_bytes);
-    plan.prompts.push_back(use);
+    plan.prompts.push_back(prompt_use(classes, plan, problem, length, sizes));
   }
   if (!has_state) {
     plan.prefix_granularity = plan.pages.prefix_granularity;
   } else if (problem.limits.mamba_cache_mode != MambaCacheMode::none) {
-    plan.prefix_granularity =
-        detail::named_lcm("plan_pools", {"prefix granularity", plan.pages.prefix_granularity},
-                          {"state_block_size", detail::state_block(plan, problem)});
+    plan.prefix_granularity = sizes.lcm({"prefix granularity", plan.pages.prefix_granularity},
+                                        {"state_block_size", state_block(plan, problem)});
+  }
+  return plan;
+}
+
+}  // namespace detail
+
+/// Lays the pages of `classes` out by `strategy` and counts what fits.
+///
+/// A shared pool counts the padding layers of its groups. Separate pools share the memory in the
+/// proportion that a sequence of the whole context needs. States of mode `all` are kept at the page
+/// boundaries of the tokens beside them, and every `state_block_size` tokens in a pool of their
+/// own. A strategy some of whose pages or sums exceed 64 bits is not available, which is no error:
+/// others may be. Deterministic.
+/// @throws Error(invalid_argument) for numbers of the problem below 1 and fields of a class outside
+/// their domain, which the message names; Error(overflow) for a class whose own page exceeds 64
+/// bits
+[[nodiscard]] inline PoolPlan plan_pools(std::span<const LayerClass> classes,
+                                         const PoolProblem& problem, UnificationStrategy strategy) {
+  detail::require_pool_arguments(classes, problem, strategy);
+  detail::SizeArithmetic sizes("plan_pools");
+  PoolPlan plan = detail::lay_out_pools(classes, problem, strategy, sizes);
+  if (sizes.exceeded()) {
+    plan = {};
+    plan.strategy = strategy;
+    plan.available = false;
+    plan.unavailable_because = sizes.excess();
   }
   return plan;
 }

@@ -5,9 +5,11 @@
 #include <turboquant/model/argument_checks.hpp>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace turboquant {
 
@@ -26,6 +28,14 @@ struct CacheCodec {
   std::string_view summary{};
   KeyCentring key_centring = KeyCentring::none;
 };
+
+namespace detail {
+
+inline constexpr std::array<std::string_view, 3> key_codec_names{"mse", "inner_product", "float8"};
+inline constexpr std::array<std::string_view, 2> key_centring_names{"none", "tile_mean"};
+inline constexpr std::array<std::string_view, 2> value_codec_names{"grouped", "codebook"};
+
+}  // namespace detail
 
 /// Every named preset: the published four, the reference implementation's two, this library's own.
 inline constexpr std::array cache_presets{
@@ -100,9 +110,9 @@ class TurboQuantConfig {
   static constexpr std::int64_t max_encodable_head_size = 65536;
 
   /// @param head_size elements of a key; `head_size_v` elements of a value.
-  /// @throws Error(invalid_argument) for sizes outside 1..2^20, bits outside the codec's range, or
-  /// a
-  ///         codec that is no enumerator.
+  /// @throws Error(invalid_argument) for sizes outside 1..2^20, bits outside the codec's range, a
+  /// codec that is no enumerator, a group of codebook values, norm correction of keys that are not
+  /// mse.
   TurboQuantConfig(const CacheCodec& codec, std::int64_t head_size, std::int64_t head_size_v)
       : codec_(codec), head_size_(head_size), head_size_v_(head_size_v) {
     detail::require_enumerator("TurboQuantConfig", "key_codec", codec.key_codec, KeyCodec::float8,
@@ -124,6 +134,11 @@ class TurboQuantConfig {
     require(codec.value_group >= 0, ErrorCode::invalid_argument,
             "TurboQuantConfig: value_group is ", codec.value_group,
             ", expected 0 (whole head) or a positive number of elements");
+    require(codec.value_group == 0 || codec.value_codec == ValueCodec::grouped,
+            ErrorCode::invalid_argument, "TurboQuantConfig: value_group is ", codec.value_group,
+            ", expected 0 for codebook values");
+    require(!codec.norm_correction || codec.key_codec == KeyCodec::mse, ErrorCode::invalid_argument,
+            "TurboQuantConfig: norm_correction is 1, expected 0 for keys that are not mse");
   }
   TurboQuantConfig(const CacheCodec& codec, std::int64_t head_size)
       : TurboQuantConfig(codec, head_size, head_size) {}
@@ -178,8 +193,7 @@ class TurboQuantConfig {
   }
   /// Number of scales a packed value carries.
   [[nodiscard]] std::int64_t num_value_groups() const {
-    const bool grouped = codec_.value_codec == ValueCodec::grouped && codec_.value_group > 0;
-    return grouped ? ceil_div(head_size_v_, codec_.value_group) : 1;
+    return codec_.value_group > 0 ? ceil_div(head_size_v_, codec_.value_group) : 1;
   }
   /// Bytes of one packed value, scales and zero points included.
   [[nodiscard]] std::int64_t value_packed_size() const {
@@ -201,7 +215,9 @@ class TurboQuantConfig {
   }
   /// Bytes of the same key and value in an uncompressed cache of `element_bytes` per element.
   [[nodiscard]] std::int64_t dense_slot_size(std::int64_t element_bytes) const {
-    return checked_mul(checked_add(head_size_, head_size_v_), element_bytes);
+    return detail::named_mul("TurboQuantConfig::dense_slot_size",
+                             {"head_size + head_size_v", head_size_ + head_size_v_},
+                             {"element_bytes", element_bytes});
   }
 
   /// True when keys (values) are rotated before they are coded.
@@ -216,15 +232,26 @@ class TurboQuantConfig {
            head_size_v_ >= (rotates_values() ? 3 : 1) && head_size_v_ <= max_encodable_head_size;
   }
 
-  friend bool operator==(const TurboQuantConfig& a, const TurboQuantConfig& b) noexcept {
-    return a.codec_.key_codec == b.codec_.key_codec && a.codec_.key_bits == b.codec_.key_bits &&
-           a.codec_.value_codec == b.codec_.value_codec &&
-           a.codec_.value_bits == b.codec_.value_bits &&
-           a.codec_.value_group == b.codec_.value_group &&
-           a.codec_.norm_correction == b.codec_.norm_correction &&
-           a.codec_.key_centring == b.codec_.key_centring &&
-           a.codec_.even_slot == b.codec_.even_slot && a.codec_.name == b.codec_.name &&
-           a.head_size_ == b.head_size_ && a.head_size_v_ == b.head_size_v_;
+  /// Everything by which two configurations differ.
+  [[nodiscard]] std::vector<detail::SpecField> fields() const {
+    const auto name_of = [](const auto& names, auto enumerator) {
+      return std::string(names.at(static_cast<std::size_t>(enumerator)));
+    };
+    return {{"head_size", std::to_string(head_size_)},
+            {"head_size_v", std::to_string(head_size_v_)},
+            {"preset", std::string(codec_.name)},
+            {"key_codec", name_of(detail::key_codec_names, codec_.key_codec)},
+            {"key_bits", std::to_string(codec_.key_bits)},
+            {"key_centring", name_of(detail::key_centring_names, codec_.key_centring)},
+            {"norm_correction", std::to_string(static_cast<int>(codec_.norm_correction))},
+            {"value_codec", name_of(detail::value_codec_names, codec_.value_codec)},
+            {"value_bits", std::to_string(codec_.value_bits)},
+            {"value_group", std::to_string(codec_.value_group)},
+            {"even_slot", std::to_string(static_cast<int>(codec_.even_slot))}};
+  }
+
+  friend bool operator==(const TurboQuantConfig& a, const TurboQuantConfig& b) {
+    return a.fields() == b.fields();
   }
 
  private:

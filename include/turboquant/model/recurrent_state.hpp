@@ -66,28 +66,34 @@ inline std::int64_t per_rank(std::string_view field, std::int64_t total, std::in
 /// Convolution windows hold `conv_kernel - 1 + num_speculative_tokens` rows. mamba2 groups that the
 /// ranks cannot share are replicated. With speculative tokens the spec asks for one state block
 /// more per token. O(1), deterministic.
-/// @throws Error(invalid_argument) for a missing size or one that the ranks do not divide.
+/// @throws Error(invalid_argument) for a missing size, one that the ranks do not divide, and a
+/// mamba2 inner size that is not that of its heads; Error(overflow) beyond 64 bits.
 [[nodiscard]] inline MambaSpec recurrent_state_spec(const RecurrentGeometry& geometry,
                                                     const RecurrentStateOptions& options = {}) {
+  constexpr std::string_view caller = "recurrent_state_spec";
   const std::int64_t ranks = options.tensor_parallel;
-  require(ranks > 0, ErrorCode::invalid_argument, "recurrent_state_spec: tensor_parallel is ",
-          ranks, ", expected a positive number");
-  require(options.num_speculative_tokens >= 0, ErrorCode::invalid_argument,
-          "recurrent_state_spec: num_speculative_tokens is ", options.num_speculative_tokens,
-          ", expected 0 or more");
-  detail::require_enumerator("recurrent_state_spec", "kind", geometry.kind, RecurrentKind::rwkv4,
+  detail::require_positive(caller, "tensor_parallel", ranks);
+  detail::require_positive(caller, "block_size", options.block_size);
+  detail::require_not_negative(caller, "num_speculative_tokens", options.num_speculative_tokens);
+  detail::require_enumerator(caller, "kind", geometry.kind, RecurrentKind::rwkv4,
                              "a RecurrentKind");
   MambaSpec spec;
   spec.block_size = options.block_size;
   spec.num_speculative_blocks = options.num_speculative_tokens;
   const auto add_convolution = [&](std::int64_t channels) {
-    require(geometry.conv_kernel > 1, ErrorCode::invalid_argument,
-            "recurrent_state_spec: conv_kernel is ", geometry.conv_kernel, ", expected at least 2");
-    const std::int64_t rows = checked_add(geometry.conv_kernel - 1, options.num_speculative_tokens);
+    require(geometry.conv_kernel > 1, ErrorCode::invalid_argument, caller, ": conv_kernel is ",
+            geometry.conv_kernel, ", expected at least 2");
+    const std::int64_t rows =
+        detail::named_add(caller, {"conv_kernel - 1", geometry.conv_kernel - 1},
+                          {"num_speculative_tokens", options.num_speculative_tokens});
     spec.arrays.push_back({{rows, channels}, geometry.conv_dtype});
   };
   const auto share = [&](std::string_view field, std::int64_t total) {
     return detail::per_rank(field, total, ranks);
+  };
+  const auto size_of = [&](std::string_view field, std::int64_t size) {
+    detail::require_positive(caller, field, size);
+    return size;
   };
   const auto add_state = [&](std::vector<std::int64_t> shape) {
     spec.arrays.push_back({std::move(shape), geometry.state_dtype});
@@ -95,41 +101,60 @@ inline std::int64_t per_rank(std::string_view field, std::int64_t total, std::in
   switch (geometry.kind) {
     case RecurrentKind::gated_delta_net: {
       const std::int64_t heads = share("num_heads", geometry.num_heads);
+      const std::int64_t key_heads = share("num_key_heads", geometry.num_key_heads);
+      const std::int64_t key_dim = size_of("key_head_dim", geometry.key_head_dim);
+      const std::int64_t value_dim = size_of("value_head_dim", geometry.value_head_dim);
       const std::int64_t keys =
-          checked_mul(share("num_key_heads", geometry.num_key_heads), geometry.key_head_dim);
-      add_convolution(
-          checked_add(checked_mul(2, keys), checked_mul(heads, geometry.value_head_dim)));
-      add_state({heads, geometry.value_head_dim, geometry.key_head_dim});
+          detail::named_mul(caller, {"num_key_heads", key_heads}, {"key_head_dim", key_dim});
+      const std::int64_t values =
+          detail::named_mul(caller, {"num_heads", heads}, {"value_head_dim", value_dim});
+      add_convolution(detail::named_add(
+          caller,
+          {"channels of queries and keys",
+           detail::named_mul(caller, {"their number", 2}, {"channels of keys", keys})},
+          {"channels of values", values}));
+      add_state({heads, value_dim, key_dim});
       break;
     }
     case RecurrentKind::kimi_delta: {
       const std::int64_t heads = share("num_heads", geometry.num_heads);
+      const std::int64_t dim = size_of("key_head_dim", geometry.key_head_dim);
       for (int i = 0; i < 3; ++i) {
-        add_convolution(checked_mul(heads, geometry.key_head_dim));
+        add_convolution(detail::named_mul(caller, {"num_heads", heads}, {"key_head_dim", dim}));
       }
-      add_state({heads, geometry.key_head_dim, geometry.key_head_dim});
+      add_state({heads, dim, dim});
       break;
     }
     case RecurrentKind::mamba1: {
       const std::int64_t inner = share("inner_size", geometry.inner_size);
       add_convolution(inner);
-      add_state({inner, geometry.state_size});
+      add_state({inner, size_of("state_size", geometry.state_size)});
       break;
     }
     case RecurrentKind::mamba2: {
-      require(geometry.num_groups >= 0, ErrorCode::invalid_argument,
-              "recurrent_state_spec: num_groups is ", geometry.num_groups, ", expected 0 or more");
+      detail::require_not_negative(caller, "num_groups", geometry.num_groups);
+      const std::int64_t width = size_of("value_head_dim", geometry.value_head_dim);
+      const std::int64_t state = size_of("state_size", geometry.state_size);
+      const std::int64_t inner = share("inner_size", geometry.inner_size);
+      const std::int64_t heads = share("num_heads", geometry.num_heads);
+      require(inner == detail::named_mul(caller, {"num_heads", heads}, {"value_head_dim", width}),
+              ErrorCode::invalid_argument, caller, ": inner_size is ", geometry.inner_size,
+              ", expected num_heads x value_head_dim = ", geometry.num_heads, " x ", width);
       const std::int64_t groups = ceil_div(geometry.num_groups, ranks);
-      add_convolution(checked_add(share("inner_size", geometry.inner_size),
-                                  checked_mul(checked_mul(2, groups), geometry.state_size)));
-      add_state(
-          {share("num_heads", geometry.num_heads), geometry.value_head_dim, geometry.state_size});
+      const std::int64_t one =
+          detail::named_mul(caller, {"groups of a rank", groups}, {"state_size", state});
+      add_convolution(detail::named_add(
+          caller, {"inner_size", inner},
+          {"channels of B and C",
+           detail::named_mul(caller, {"their number", 2}, {"channels of B", one})}));
+      add_state({heads, width, state});
       break;
     }
-    case RecurrentKind::lightning:
-      add_state(
-          {share("num_heads", geometry.num_heads), geometry.key_head_dim, geometry.key_head_dim});
+    case RecurrentKind::lightning: {
+      const std::int64_t dim = size_of("key_head_dim", geometry.key_head_dim);
+      add_state({share("num_heads", geometry.num_heads), dim, dim});
       break;
+    }
     case RecurrentKind::short_convolution:
       add_convolution(share("inner_size", geometry.inner_size));
       break;

@@ -102,13 +102,14 @@ inline void require_page_classes(std::span<const PageClass> classes) {
 }
 
 /// The unit a common page is a multiple of: the LCM, or the largest, of the attention pages.
-inline std::int64_t page_unit(std::span<const PageClass> classes, bool use_lcm) {
+inline std::int64_t page_unit(std::span<const PageClass> classes, bool use_lcm,
+                              SizeArithmetic& sizes) {
   std::int64_t unit = 1;
   for (const PageClass& c : classes) {
     if (c.scales_with_block_size) {
-      unit = use_lcm ? named_lcm("unify_pages", {"the multiple so far", unit},
-                                 {"page_size_bytes", c.page_size_bytes})
-                     : (std::max)(unit, c.page_size_bytes);
+      unit = use_lcm
+                 ? sizes.lcm({"the multiple so far", unit}, {"page_size_bytes", c.page_size_bytes})
+                 : (std::max)(unit, c.page_size_bytes);
     }
   }
   return unit;
@@ -123,17 +124,18 @@ inline std::int64_t largest_page(std::span<const PageClass> classes) {
 }
 
 /// Tokens of the base blocks that fit a page of `page` bytes.
-inline std::int64_t filled_block(const PageClass& c, std::int64_t page) {
-  return named_mul("unify_pages", {"block_size", c.block_size},
+inline std::int64_t filled_block(const PageClass& c, std::int64_t page, SizeArithmetic& sizes) {
+  return sizes.mul({"block_size", c.block_size},
                    {"blocks of a common page", page / c.page_size_bytes});
 }
 
 /// The smallest block among the attention classes when each fills a page of `page` bytes.
-inline std::int64_t smallest_filled_block(std::span<const PageClass> classes, std::int64_t page) {
+inline std::int64_t smallest_filled_block(std::span<const PageClass> classes, std::int64_t page,
+                                          SizeArithmetic& sizes) {
   std::int64_t smallest = 0;
   for (const PageClass& c : classes) {
     if (c.scales_with_block_size) {
-      const std::int64_t block = filled_block(c, page);
+      const std::int64_t block = filled_block(c, page, sizes);
       smallest = smallest == 0 ? block : (std::min)(smallest, block);
     }
   }
@@ -144,24 +146,26 @@ inline std::int64_t smallest_filled_block(std::span<const PageClass> classes, st
 /// number of them, any other class whole base blocks only.
 inline std::int64_t filled_bytes(const PageClass& c, std::int64_t tokens) {
   if (c.page_size_bytes % c.block_size == 0) {
-    return checked_mul(c.page_size_bytes / c.block_size, tokens);
+    return named_mul("unify_pages", {"bytes of a token", c.page_size_bytes / c.block_size},
+                     {"tokens of a page", tokens});
   }
   require(tokens % c.block_size == 0, ErrorCode::unsupported, "unify_pages: block_size of \"",
           c.name, "\" is ", c.block_size, ", which does not divide the smallest block ", tokens,
           "; use BlockPolicy::fill");
-  return checked_mul(c.page_size_bytes, tokens / c.block_size);
+  return named_mul("unify_pages", {"page_size_bytes", c.page_size_bytes},
+                   {"blocks of a page", tokens / c.block_size});
 }
 
 /// Tokens of `c` in one page of `page` bytes under `policy`.
 inline std::int64_t tokens_per_page(const PageClass& c, std::int64_t page, BlockPolicy policy,
-                                    std::int64_t smallest) {
+                                    std::int64_t smallest, SizeArithmetic& sizes) {
   if (policy == BlockPolicy::fill) {
-    return filled_block(c, page);
+    return filled_block(c, page, sizes);
   }
   const std::int64_t bytes = filled_bytes(c, smallest);
   return policy == BlockPolicy::smallest
              ? smallest
-             : named_mul("unify_pages", {"smallest block", smallest},
+             : sizes.mul({"smallest block", smallest},
                          {"smallest blocks of a common page", page / bytes});
 }
 
@@ -176,6 +180,59 @@ inline bool equal_blocks(std::span<const PageClass> classes) {
     }
   }
   return true;
+}
+
+/// `unify_pages`; what exceeds 64 bits is left to the caller, for whom the result is then nothing.
+inline UnifiedPages unify(std::span<const PageClass> classes, UnificationStrategy strategy,
+                          BlockPolicy policy, SizeArithmetic& sizes) {
+  const std::int64_t largest = largest_page(classes);
+  const bool equal = std::all_of(classes.begin(), classes.end(),
+                                 [&](const PageClass& c) { return c.page_size_bytes == largest; });
+  const bool pools = strategy == UnificationStrategy::separate_pools;
+  UnifiedPages result;
+  result.strategy = strategy;
+  const bool needs_smallest =
+      strategy == UnificationStrategy::padded && policy != BlockPolicy::fill;
+  result.unchanged = pools || (equal && (!needs_smallest || equal_blocks(classes)));
+  std::int64_t page = largest;
+  if (!result.unchanged) {
+    const std::int64_t unit = page_unit(classes, strategy == UnificationStrategy::lcm, sizes);
+    page = sizes.mul({"common page_size_bytes", unit}, {"its multiple", ceil_div(largest, unit)});
+  }
+  if (!pools && !classes.empty()) {
+    result.page_size_bytes = page;
+  }
+  const std::int64_t smallest =
+      needs_smallest && !result.unchanged ? smallest_filled_block(classes, page, sizes) : 1;
+  for (const PageClass& c : classes) {
+    if (sizes.exceeded()) {
+      return result;
+    }
+    UnifiedPage unified;
+    unified.name = c.name;
+    unified.scales_with_block_size = c.scales_with_block_size;
+    unified.page_size_bytes = pools ? c.page_size_bytes : page;
+    unified.block_size = c.block_size;
+    unified.padding_bytes = unified.page_size_bytes - c.page_size_bytes;
+    if (c.scales_with_block_size && !result.unchanged) {
+      const BlockPolicy used = needs_smallest ? policy : BlockPolicy::fill;
+      unified.block_size = tokens_per_page(c, page, used, smallest, sizes);
+      if (sizes.exceeded()) {
+        return result;
+      }
+      const bool whole = unified.block_size % c.block_size == 0;
+      unified.scale = whole ? unified.block_size / c.block_size : 0;
+      unified.padding_bytes =
+          page - (whole ? c.page_size_bytes * unified.scale : filled_bytes(c, unified.block_size));
+    }
+    if (c.scales_with_block_size) {
+      result.prefix_granularity =
+          sizes.lcm({"prefix granularity so far", result.prefix_granularity},
+                    {"block_size", unified.block_size});
+    }
+    result.classes.push_back(std::move(unified));
+  }
+  return result;
 }
 
 }  // namespace detail
@@ -198,48 +255,9 @@ inline bool equal_blocks(std::span<const PageClass> classes) {
   detail::require_enumerator("unify_pages", "policy", policy, BlockPolicy::smallest,
                              "fill, multiple_of_smallest or smallest");
   detail::require_page_classes(classes);
-  const std::int64_t largest = detail::largest_page(classes);
-  const bool equal = std::all_of(classes.begin(), classes.end(),
-                                 [&](const PageClass& c) { return c.page_size_bytes == largest; });
-  const bool pools = strategy == UnificationStrategy::separate_pools;
-  UnifiedPages result;
-  result.strategy = strategy;
-  const bool needs_smallest =
-      strategy == UnificationStrategy::padded && policy != BlockPolicy::fill;
-  result.unchanged = pools || (equal && (!needs_smallest || detail::equal_blocks(classes)));
-  std::int64_t page = largest;
-  if (!result.unchanged) {
-    const std::int64_t unit = detail::page_unit(classes, strategy == UnificationStrategy::lcm);
-    page = detail::named_mul("unify_pages", {"common page_size_bytes", unit},
-                             {"its multiple", ceil_div(largest, unit)});
-  }
-  if (!pools && !classes.empty()) {
-    result.page_size_bytes = page;
-  }
-  const std::int64_t smallest =
-      needs_smallest && !result.unchanged ? detail::smallest_filled_block(classes, page) : 1;
-  for (const PageClass& c : classes) {
-    UnifiedPage unified;
-    unified.name = c.name;
-    unified.scales_with_block_size = c.scales_with_block_size;
-    unified.page_size_bytes = pools ? c.page_size_bytes : page;
-    unified.block_size = c.block_size;
-    unified.padding_bytes = unified.page_size_bytes - c.page_size_bytes;
-    if (c.scales_with_block_size && !result.unchanged) {
-      const BlockPolicy used = needs_smallest ? policy : BlockPolicy::fill;
-      unified.block_size = detail::tokens_per_page(c, page, used, smallest);
-      const bool whole = unified.block_size % c.block_size == 0;
-      unified.scale = whole ? unified.block_size / c.block_size : 0;
-      unified.padding_bytes = page - (whole ? c.page_size_bytes * unified.scale
-                                            : detail::filled_bytes(c, unified.block_size));
-    }
-    if (c.scales_with_block_size) {
-      result.prefix_granularity =
-          detail::named_lcm("unify_pages", {"prefix granularity so far", result.prefix_granularity},
-                            {"block_size", unified.block_size});
-    }
-    result.classes.push_back(std::move(unified));
-  }
+  detail::SizeArithmetic sizes("unify_pages");
+  UnifiedPages result = detail::unify(classes, strategy, policy, sizes);
+  sizes.require_fits();
   return result;
 }
 
