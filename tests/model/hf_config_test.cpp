@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <sys/stat.h>
 #include <support/error_of.hpp>
 
 #include <cstdint>
@@ -377,6 +378,13 @@ TEST_CASE("a file or a directory is read; a missing one is an io error") {
   std::ofstream(directory / "config.json") << R"({"num_hidden_layers":7})";
   CHECK(load_model_config(directory).num_layers() == 7);
   CHECK(load_model_config(directory / "config.json").num_layers() == 7);
+  // A name that goes on after a NUL is another name, and what has no end is no file.
+  const std::filesystem::path cut = directory / std::string("config.json\0x", 13);
+  CHECK(mentions(error_of(ErrorCode::invalid_argument, [&] { (void)load_model_config(cut); }),
+                 "with a NUL at its byte"));
+  REQUIRE(mkfifo((directory / "pipe").c_str(), 0600) == 0);
+  CHECK(mentions(error_of(ErrorCode::io, [&] { (void)load_model_config(directory / "pipe"); }),
+                 "is not a regular file"));
   std::filesystem::remove_all(directory);
   CHECK(mentions(error_of(ErrorCode::io, [&] { (void)load_model_config(directory); }),
                  "cannot open"));

@@ -129,7 +129,6 @@ inline LayerCodec read_layer_codec(const char* caller, const nlohmann::json& obj
 /// @throws Error(invalid_argument) for a path with a NUL inside, Error(io) for one that names no
 /// regular file or when it cannot be read, and what `parse_bit_plan` throws
 [[nodiscard]] inline BitPlan load_bit_plan(const std::filesystem::path& path) {
-  detail::require_regular_file("load_bit_plan", path);
   const std::string text = detail::read_json_text("load_bit_plan", path);
   const ErrorContext context(path.string(), ": ");
   return parse_bit_plan(text);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/base/error.hpp>
+#include <turboquant/base/regular_file.hpp>
 
 #include <nlohmann/json.hpp>
 
@@ -224,6 +225,7 @@ class JsonBuilder {
 /// @throws Error(io)
 inline std::string read_json_text(std::string_view where, const std::filesystem::path& path,
                                   const JsonLimits& limits = {}) {
+  require_regular_file(where, path);
   std::ifstream stream(path, std::ios::binary);
   require(stream.is_open(), ErrorCode::io, where, ": cannot open ", path.string());
   std::string text(limits.max_bytes + 1, '\0');
