@@ -216,3 +216,60 @@ TEST_CASE("keys are never used as values, and no token is lost or doubled betwee
     }
   }
 }
+
+TEST_CASE("a query's bits do not depend on tokens that it does not see") {
+  constexpr std::int64_t tokens = 200;
+  constexpr int queries = 8;
+  // Tokens behind the fourth query, and those that have left the fourth query's window.
+  for (const std::int64_t window : {0, 16}) {
+    const std::int64_t fourth = tokens - queries + 3;
+    const auto unseen = [&](std::int64_t position) {
+      return window == 0 ? position > fourth : position <= fourth - window;
+    };
+    const auto problem = [&](float gain) {
+      Setup setup;
+      setup.format = make_format(KeyCodec::mse, 3, 64, ValueCodec::grouped, 4, 64, 32);
+      setup.sequences = {{0, tokens, 0}};
+      setup.num_queries = queries;
+      setup.sliding_window = window;
+      setup.value = [&unseen, gain](std::int64_t position, int, int, float normal) {
+        return unseen(position) ? gain * normal : normal;
+      };
+      return Problem(setup);
+    };
+    const Problem ordinary = problem(1);
+    const Problem outlying = problem(1e4F);
+    for (const DecodeOptions& options : all_options()) {
+      CAPTURE(name_of(options));
+      const Result a = ordinary.run(options);
+      const Result b = outlying.run(options);
+      const std::size_t row = a.output.size() / queries;
+      const std::size_t begin = window == 0 ? 0 : 3 * row;
+      const std::size_t end = window == 0 ? 4 * row : queries * row;
+      for (std::size_t i = begin; i < end; ++i) {
+        REQUIRE(a.output[i] == b.output[i]);
+      }
+      CHECK(a.output != b.output);
+    }
+  }
+}
+
+TEST_CASE("a token that outweighs all others is as precise as its own values") {
+  for (const float size : {1e-3F, 1e-4F}) {
+    Setup setup = small({0, 64, 0});
+    setup.sm_scale = 1;
+    setup.query = [](int, int, int dim, float) { return dim == 0 ? 8.0F : 0.0F; };
+    setup.key = [](std::int64_t position, int, int dim, float) {
+      return position == 20 && dim == 0 ? 8.0F : 0.0F;
+    };
+    setup.value = [size](std::int64_t position, int, int, float normal) {
+      return position == 20 ? size * normal : normal;
+    };
+    const Problem problem(setup);
+    const Result expected = problem.reference();
+    for (const DecodeOptions& options : all_options()) {
+      CAPTURE(name_of(options));
+      CHECK(output_error(problem.run(options).output, expected) <= bound(options.exactness));
+    }
+  }
+}

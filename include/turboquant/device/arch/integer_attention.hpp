@@ -26,7 +26,7 @@ struct ValueMetadata {
     float scales[TileFormat::max_tokens];
     float zeros[TileFormat::max_tokens];
   };
-  float largest_scale = 0;
+  alignas(64) float largest[TileFormat::max_tokens];  ///< magnitudes of scales, over all groups
   Group groups[most_groups];
 };
 
@@ -57,20 +57,21 @@ inline constexpr float negligible_logit = -64.0F;
 struct WeightScale {
   float inverse = 0;
   float unit = 0;
-  float limit = 0;  ///< largest weight before the stored scale is multiplied in
 };
 
+/// A row's own weights decide, so that it does not depend on tokens which only other rows see.
 /// int16 weights are multiplied by a power of two, so that a lone token's value comes back exactly.
-/// @param largest_weight of the tile, at most 1
-[[nodiscard]] inline WeightScale weight_scale(float largest_weight, const ValueMetadata& metadata,
-                                              bool int16_weights) noexcept {
-  const float largest_scale = metadata.largest_scale > 1e-20F ? metadata.largest_scale : 1e-20F;
-  const float bound = largest_weight * largest_scale;
-  if (!int16_weights) {
-    return {255.0F / bound, bound / 255.0F, 256.0F / largest_scale};
+/// @param largest weight times stored scale of a row's tokens in the tile
+[[nodiscard]] inline WeightScale weight_scale(float largest, bool int16_weights) noexcept {
+  if (!(largest > 1e-30F)) {
+    return {};
   }
-  const int exponent = weight_exponent(bound);
-  return {exact_power_of_two(exponent), exact_power_of_two(-exponent), 32767.0F / largest_scale};
+  if (!int16_weights) {
+    return {255.0F / largest, largest / 255.0F};
+  }
+  // Rounded to nearest the largest must stay below 2^15, too.
+  const int exponent = weight_exponent(largest * (1 + 0x1p-15F));
+  return {exact_power_of_two(exponent), exact_power_of_two(-exponent)};
 }
 
 /// Prepares queries and, for inner_product keys, their sketches behind them.

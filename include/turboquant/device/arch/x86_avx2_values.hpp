@@ -56,7 +56,7 @@ TURBOQUANT_AVX2_INLINE __m256 lanes_between(int token, int first, int end) noexc
 TURBOQUANT_AVX2 inline void load_metadata(const TileFormat& format, const unsigned char* tile,
                                           int first, int end, ValueMetadata& out) noexcept {
   const bool grouped = format.value_codec == ValueCodec::grouped;
-  __m256 largest = _mm256_setzero_ps();
+  __m256 largest[8] = {};
   const auto* halves = tile + format.value_scales_offset();
   const std::size_t to_zeros = format.value_zeros_offset() - format.value_scales_offset();
   for (std::size_t group = 0; group < format.value_groups();
@@ -66,7 +66,8 @@ TURBOQUANT_AVX2 inline void load_metadata(const TileFormat& format, const unsign
       const auto* at = reinterpret_cast<const __m128i*>(halves + 2 * token);
       const __m256 scale = _mm256_and_ps(valid, _mm256_cvtph_ps(_mm_loadu_si128(at)));
       _mm256_store_ps(out.groups[group].scales + token, scale);
-      largest = _mm256_max_ps(largest, _mm256_andnot_ps(_mm256_set1_ps(-0.0F), scale));
+      largest[token / 8] =
+          _mm256_max_ps(largest[token / 8], _mm256_andnot_ps(_mm256_set1_ps(-0.0F), scale));
       if (grouped) {
         const auto* zeros = reinterpret_cast<const __m128i*>(halves + to_zeros + 2 * token);
         _mm256_store_ps(out.groups[group].zeros + token,
@@ -74,7 +75,9 @@ TURBOQUANT_AVX2 inline void load_metadata(const TileFormat& format, const unsign
       }
     }
   }
-  out.largest_scale = largest_lane(largest);
+  for (int i = 0; i < 8; ++i) {
+    _mm256_store_ps(out.largest + 8 * i, largest[i]);
+  }
 }
 
 /// int16 weights: a dword holds the two tokens whose codes one shift of a value word brings into
@@ -134,14 +137,15 @@ TURBOQUANT_AVX2 inline bool take_row(const TileFormat& format, const LaneState& 
   _mm256_storeu_ps(sums, sum[0]);
   _mm256_storeu_ps(sums + 8, sum[1]);
 
-  const float below = highest - state.maximum(row);
-  const WeightScale scale =
-      weight_scale(_mm256_cvtss_f32(exp2_lanes(_mm256_set1_ps(below))), metadata, true);
-  const bool negligible = below < negligible_logit;
+  top = _mm256_setzero_ps();
+  for (int i = 0; i < 8; ++i) {
+    top = _mm256_max_ps(top, _mm256_mul_ps(x[i], _mm256_load_ps(metadata.largest + 8 * i)));
+  }
+  const bool negligible = highest - state.maximum(row) < negligible_logit;
+  const WeightScale scale = negligible ? WeightScale{} : weight_scale(largest_lane(top), true);
   __m256 y[8];
   for (int i = 0; i < 8; ++i) {
-    y[i] = _mm256_min_ps(_mm256_mul_ps(x[i], _mm256_set1_ps(negligible ? 0.0F : scale.inverse)),
-                         _mm256_set1_ps(scale.limit));
+    y[i] = _mm256_mul_ps(x[i], _mm256_set1_ps(scale.inverse));
   }
   const auto width = static_cast<unsigned>(format.value_bits);
   const bool codebook = format.value_codec == ValueCodec::codebook;

@@ -48,7 +48,7 @@ TURBOQUANT_AVX512 inline void load_metadata(const TileFormat& format, const unsi
   const std::uint64_t valid =
       first >= 64 ? 0 : to_end >> static_cast<unsigned>(first) << static_cast<unsigned>(first);
   const bool grouped = format.value_codec == ValueCodec::grouped;
-  __m512 largest = _mm512_setzero_ps();
+  __m512 largest[4] = {};
   for (std::size_t group = 0; group < format.value_groups(); ++group) {
     const unsigned char* scales =
         tile + format.value_scales_offset() + 2 * TileFormat::max_tokens * group;
@@ -59,13 +59,15 @@ TURBOQUANT_AVX512 inline void load_metadata(const TileFormat& format, const unsi
       // Signs follow from the parity of tokens, which `CodeTables` knows.
       const __m512 scale = _mm512_abs_ps(load_halves(scales + 32 * i, lanes));
       _mm512_store_ps(out.groups[group].scales + 16 * i, scale);
-      largest = _mm512_max_ps(largest, scale);
+      largest[i] = _mm512_max_ps(largest[i], scale);
       if (grouped) {
         _mm512_store_ps(out.groups[group].zeros + 16 * i, load_halves(zeros + 32 * i, lanes));
       }
     }
   }
-  out.largest_scale = _mm512_reduce_max_ps(largest);
+  for (int i = 0; i < 4; ++i) {
+    _mm512_store_ps(out.largest + 16 * i, largest[i]);
+  }
 }
 
 /// The order in which one value word after another gives up the codes of four tokens at a time, as
@@ -143,14 +145,18 @@ TURBOQUANT_AVX512 inline bool take_row(const TileFormat& format, const LaneState
   }
   _mm512_storeu_ps(sums, sum);
 
-  const float below = highest - state.maximum(row);
-  const float largest_weight = _mm512_cvtss_f32(exp2_lanes(_mm512_set1_ps(below)));
-  const WeightScale scale = weight_scale(largest_weight, metadata, int16_weights);
-  const bool negligible = below < negligible_logit;
   __m512 y[4];
+  TURBOQUANT_UNROLL
   for (int i = 0; i < 4; ++i) {
-    y[i] = _mm512_mul_ps(x[i], _mm512_set1_ps(negligible ? 0.0F : scale.inverse));
-    y[i] = _mm512_min_ps(y[i], _mm512_set1_ps(scale.limit));
+    y[i] = _mm512_mul_ps(x[i], _mm512_load_ps(metadata.largest + 16 * i));
+  }
+  const float largest =
+      _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(y[0], y[1]), _mm512_max_ps(y[2], y[3])));
+  const bool negligible = highest - state.maximum(row) < negligible_logit;
+  const WeightScale scale = negligible ? WeightScale{} : weight_scale(largest, int16_weights);
+  TURBOQUANT_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    y[i] = _mm512_mul_ps(x[i], _mm512_set1_ps(scale.inverse));
   }
   const auto width = static_cast<unsigned>(format.value_bits);
   const bool codebook = format.value_codec == ValueCodec::codebook;
