@@ -25,27 +25,28 @@ inline void require_cache_source(std::string_view where, const ModelConfig& mode
   const std::int64_t owner = model.cache_owner(index);
   const LayerConfig& reader = model.layers[static_cast<std::size_t>(index)];
   const LayerConfig& source = model.layers[static_cast<std::size_t>(owner)];
-  const auto check = [&](bool ok, std::string_view expected) {
+  const auto require_source = [&](bool ok, std::string_view expected) {
     require(ok, ErrorCode::invalid_argument, where, ": kv_source of layer ", index, " is ", owner,
             ", expected ", expected);
   };
-  check(owner < index, "an earlier layer");
-  check(source.attention != AttentionKind::none, "a layer with attention");
-  check(keeps_enough(source, reader), "a layer that keeps all tokens which this one attends to");
-  check(source.is_mla == reader.is_mla || source.attention != reader.attention,
-        "a layer that keeps latents where this one reads them");
-  const auto check_width = [&](std::string_view field, std::optional<std::int64_t> ours,
-                               std::optional<std::int64_t> theirs) {
+  require_source(owner < index, "an earlier layer");
+  require_source(source.attention != AttentionKind::none, "a layer with attention");
+  require_source(keeps_enough(source, reader),
+                 "a layer that keeps all tokens which this one attends to");
+  require_source(source.is_mla == reader.is_mla || source.attention != reader.attention,
+                 "a layer that keeps latents where this one reads them");
+  const auto require_width = [&](std::string_view field, std::optional<std::int64_t> ours,
+                                 std::optional<std::int64_t> theirs) {
     require(!ours || !theirs || *ours == *theirs, ErrorCode::invalid_argument, where, ": ", field,
             " of layer ", index, " is ", ours.value_or(0), ", expected ", theirs.value_or(0),
             " as in layer ", owner, ", whose cache it reads");
   };
-  check_width("num_kv_heads", reader.num_kv_heads, source.num_kv_heads);
-  check_width("head_size", reader.head_size, source.head_size);
+  require_width("num_kv_heads", reader.num_kv_heads, source.num_kv_heads);
+  require_width("head_size", reader.head_size, source.head_size);
   const auto value_width = [](const LayerConfig& layer) {
     return layer.head_size_v ? layer.head_size_v : layer.head_size;
   };
-  check_width("head_size_v", value_width(reader), value_width(source));
+  require_width("head_size_v", value_width(reader), value_width(source));
 }
 
 /// Refuses a model whose layers cannot be: too many, kinds of attention that are none, windows
