@@ -59,31 +59,33 @@ struct LayerClass {
 /// @throws Error(invalid_argument) naming the field, its value and what is expected,
 /// Error(overflow) for a page beyond 64 bits. O(layers).
 inline void require_valid(const LayerClass& c, std::string_view caller, std::size_t index) {
-  const auto check = [&](bool ok, std::string_view field, std::int64_t value,
-                         std::string_view expected) {
+  const auto require_field = [&](bool ok, std::string_view field, std::int64_t value,
+                                 std::string_view expected) {
     require(ok, ErrorCode::invalid_argument, caller, ": classes[", index, "].", field, " is ",
             value, ", expected ", expected);
   };
-  check(c.num_layers() >= 1 && c.num_layers() <= max_model_layers, "layers.size()", c.num_layers(),
-        "1 to 10000");
+  require_field(c.num_layers() >= 1 && c.num_layers() <= max_model_layers, "layers.size()",
+                c.num_layers(), "1 to 10000");
   std::int64_t previous = -1;
   for (const std::int64_t layer : c.layers) {
-    check(layer > previous, "layers", layer, "indices of 0 or more, ascending");
+    require_field(layer > previous, "layers", layer, "indices of 0 or more, ascending");
     previous = layer;
   }
-  check(c.block_size > 0, "block_size", c.block_size, "a positive number of tokens");
-  check(c.state_bytes >= 0, "state_bytes", c.state_bytes, "0 or more");
-  check(c.num_speculative_blocks >= 0, "num_speculative_blocks", c.num_speculative_blocks,
-        "0 or more");
-  check(c.window.value_or(1) > 0, "window", c.window.value_or(1), "a positive number of tokens");
+  require_field(c.block_size > 0, "block_size", c.block_size, "a positive number of tokens");
+  require_field(c.state_bytes >= 0, "state_bytes", c.state_bytes, "0 or more");
+  require_field(c.num_speculative_blocks >= 0, "num_speculative_blocks", c.num_speculative_blocks,
+                "0 or more");
+  require_field(c.window.value_or(1) > 0, "window", c.window.value_or(1),
+                "a positive number of tokens");
   if (c.is_state()) {
-    check(c.bytes_per_token == 0, "bytes_per_token", c.bytes_per_token, "0 for a recurrent state");
-    check(!c.window, "window", c.window.value_or(0), "none for a recurrent state");
+    require_field(c.bytes_per_token == 0, "bytes_per_token", c.bytes_per_token,
+                  "0 for a recurrent state");
+    require_field(!c.window, "window", c.window.value_or(0), "none for a recurrent state");
   } else {
-    check(c.bytes_per_token > 0, "bytes_per_token", c.bytes_per_token,
-          "a positive number, or state_bytes");
-    check(c.num_speculative_blocks == 0, "num_speculative_blocks", c.num_speculative_blocks,
-          "0 for attention");
+    require_field(c.bytes_per_token > 0, "bytes_per_token", c.bytes_per_token,
+                  "a positive number, or state_bytes");
+    require_field(c.num_speculative_blocks == 0, "num_speculative_blocks", c.num_speculative_blocks,
+                  "0 for attention");
   }
   const ErrorContext context(caller, ": classes[", index, "]: ");
   static_cast<void>(c.page_size_bytes());
