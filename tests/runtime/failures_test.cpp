@@ -70,6 +70,10 @@ int fail_everywhere(Operation&& operation, Unchanged&& unchanged) {
       operation();
     } catch (const std::bad_alloc&) {
       failed = true;
+    } catch (const turboquant::Error& error) {
+      // Memory of a Kokkos space, whose allocator has heap memory of its own.
+      REQUIRE(error.code() == turboquant::ErrorCode::capacity);
+      failed = true;
     }
     allocations_left = -1;
     if (!failed) {
