@@ -113,8 +113,8 @@ class CompressedKVStore {
     const LedgerCall call(ledger_, "CompressedKVStore::append");
     const std::int64_t count =
         detail::require_rows("CompressedKVStore::append", keys, values, shape());
-    detail::require_finite(exec, "CompressedKVStore::append", "keys", keys);
-    detail::require_finite(exec, "CompressedKVStore::append", "values", values);
+    detail::require_within(exec, "CompressedKVStore::append", "keys", keys, detail::any_finite);
+    detail::require_within(exec, "CompressedKVStore::append", "values", values, detail::any_finite);
     Plan plan = prepare(count, begin_);
     detail::AppendBatch<T> batch;
     collect(plan, std::vector{TokenSource<T>{keys.data(), values.data(), count}}, batch);

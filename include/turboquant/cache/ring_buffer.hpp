@@ -132,8 +132,8 @@ class RingBuffer {
     const LedgerCall call(ledger_, "RingBuffer::append");
     const std::int64_t count = detail::require_rows("RingBuffer::append", keys, values, shape_);
     detail::require_rows_apart("RingBuffer::append", keys, values, {memory()});
-    detail::require_finite(exec, "RingBuffer::append", "keys", keys);
-    detail::require_finite(exec, "RingBuffer::append", "values", values);
+    detail::require_within(exec, "RingBuffer::append", "keys", keys, detail::any_finite);
+    detail::require_within(exec, "RingBuffer::append", "values", values, detail::any_finite);
     const Plan plan = prepare(count, ring_begin_after(options_, begin_, checked_add(end_, count)));
     std::vector<detail::CopyJob<T>> jobs;
     collect(plan, keys.data(), values.data(), jobs);

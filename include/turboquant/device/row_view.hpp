@@ -38,6 +38,21 @@ inline constexpr RowType row_type_of = [] {
   }
 }();
 
+/// The largest magnitudes of keys and values that attention reads as exact rows: whatever queries
+/// `DecodeInputs` allows, nothing overflows a float.
+///
+/// A logit in units of log(2) adds at most 576 products of a scaled query's number, below 2^100,
+/// and a key's: less than 576 * 2^100 * 2^18 < 2^127.2. A weighted sum of values has weights of at
+/// most 1: over 2^31 tokens, at most 2^31 * 2^96 = 2^127. Floats end at 2^128, so that both leave
+/// room for rounding.
+inline constexpr float largest_key = 0x1p18F;
+inline constexpr float largest_value = 0x1p96F;  ///< see `largest_key`
+
+/// Whether a number is at most `limit` in magnitude, which a NaN is not.
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION bool is_within(float x, float limit) noexcept {
+  return x >= -limit && x <= limit;
+}
+
 /// Uncompressed vectors (tokens, heads, dim), the dimensions of one vector contiguous; does not own
 /// them.
 ///
