@@ -162,6 +162,29 @@ TEST_CASE("the ledger's peak is the most that was in use at once") {
   CHECK(ledger.available() == 0);
 }
 
+TEST_CASE("a ledger is credited with no more than it was charged") {
+  const auto ledger = std::make_shared<MemoryLedger>(1000);
+  ledger->charge(MemoryKind::exact, 5, "rows");
+  ledger->charge(MemoryKind::pages, 100, "pages");
+  CHECK(error_of([&] { ledger->credit(MemoryKind::exact, 6); }) ==
+        "invalid_argument: MemoryLedger::credit: bytes is 6, expected at most what is charged of "
+        "this kind, 5");
+  CHECK(contains(error_of([&] { ledger->credit(MemoryKind(4), 0); }), "kind is 4, expected pages"));
+  CHECK(contains(error_of([&] { ledger->charge(MemoryKind(9), 1, "x"); }), "kind is 9"));
+  CHECK(contains(error_of([&] { static_cast<void>(ledger->bytes(MemoryKind(255))); }),
+                 "kind is 255"));
+  CHECK(ledger->total() == 105);
+  CHECK(ledger->bytes(MemoryKind::exact) == 5);
+  {
+    Pool pool(ledger, {.page_bytes = 64, .slab_pages = 1});
+    const auto page = pool.acquire();
+    ledger->credit(MemoryKind::pages, 164);  // the pool's own, too
+  }
+  CHECK(ledger->total() == 5);
+  ledger->credit(MemoryKind::exact, 5);
+  CHECK(ledger->total() == 0);
+}
+
 TEST_CASE("a pool that has been moved from is a handle of the same pages") {
   const auto ledger = std::make_shared<MemoryLedger>();
   Pool one(ledger, {.page_bytes = 100, .slab_pages = 2});

@@ -120,8 +120,8 @@ class KVCaptureEngine {
   /// @param keys   (tokens, kv_heads, key_dim), at most `largest_key` = 2^18 in magnitude
   /// @param values (tokens, kv_heads, value_dim), at most `largest_value` = 2^96 in magnitude
   /// @throws Error(shape_mismatch), Error(non_finite) for NaN or larger numbers, Error(capacity),
-  ///         Error(invalid_argument) for rows in the engine's own memory. Waits for `exec`. O(tokens). Same bits always,
-  ///         whatever the chunks.
+  ///         Error(invalid_argument) for rows in the engine's own memory. Waits for `exec`.
+  ///         O(tokens). Same bits always, whatever the chunks.
   template <class Exec>
   void ingest(const Exec& exec, const Rows& keys, const Rows& values) {
     take_rows(exec, "KVCaptureEngine::ingest", keys, values);
