@@ -593,6 +593,14 @@ TEST_CASE_TEMPLATE("paged caches are read in both layouts, scattered and from an
     null.blocks = decltype(null.blocks)(nullptr, 2, 20, nhd ? 16 : 3, nhd ? 3 : 16, 16);
     CHECK(contains(error_of([&] { paged.ingest_paged(HostExec(), null, table, 0, 10); }),
                    "blocks.data() is null"));
+    for (const int unknown : {2, 7, 255}) {
+      turboquant::PagedSource<Host, T> odd = source;
+      odd.layout = static_cast<turboquant::BlockLayout>(unknown);
+      CHECK(error_of([&] { paged.ingest_paged(HostExec(), odd, table, 0, 1); }) ==
+            "invalid_argument: KVCaptureEngine::ingest_paged: layout is BlockLayout(" +
+                std::to_string(unknown) + "), expected nhd or hnd");
+      CHECK(paged.length() == count);
+    }
     Engine<T> other({.shape = {.kv_heads = 2, .key_dim = 16, .value_dim = 16}}, square_codec);
     CHECK(contains(error_of([&] { other.ingest_paged(HostExec(), source, table, 0, 10); }),
                    "shape_mismatch"));

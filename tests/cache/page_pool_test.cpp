@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <memory>
 #include <set>
 #include <vector>
@@ -96,6 +97,23 @@ TEST_CASE("memory that the machine does not have is refused, and nothing changes
                  "allocated in Host"));
   CHECK(pool.num_pages() == 0);
   CHECK(ledger->total() == 0);
+}
+
+TEST_CASE("sizes next to the largest are rounded up to no small one") {
+  constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+  static_assert(turboquant::detail::round_up_bytes(0) == 0);
+  static_assert(turboquant::detail::round_up_bytes(65) == 128);
+  static_assert(turboquant::detail::round_up_bytes(most - 63) == most - 63);
+  static_assert(turboquant::detail::round_up_bytes(most) == most - 63);
+  const auto ledger = std::make_shared<MemoryLedger>();
+  for (const std::size_t bytes : {most, most - 100, most / 2 + 1}) {
+    CHECK(contains(error_of([&] {
+                     static_cast<void>(turboquant::detail::allocate_bytes<Kokkos::HostSpace>(
+                         ledger, MemoryKind::workspace, bytes, "test"));
+                   }),
+                   "capacity: test: "));
+    CHECK(ledger->total() == 0);
+  }
 }
 
 TEST_CASE("trim frees only allocations without a used page") {

@@ -493,6 +493,39 @@ TEST_CASE("soft cap, scale and learned sink logits follow the model") {
   }
 }
 
+TEST_CASE("learned sink logits that are no numbers do what the options say") {
+  const KVShape shape{.kv_heads = 1, .key_dim = 64, .value_dim = 64};
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  for (const LayerOptions& layer_options : {layer(shape), layer(shape, 0), layer(shape, 4, 4, 0)}) {
+    Manager<float> manager({.layers = {layer_options}});
+    const auto id = manager.open();
+    append(manager, 0, id, Tokens<float>(3, 0, 200, shape), 0, 200);
+    const auto empty = manager.open();
+    const HostQueries q = queries(1, 1, 1, 2, 64);
+    const auto plain = attend(manager, 0, {id}, q, 64);
+    for (const float sink : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity}) {
+      Options options = exact();
+      Kokkos::View<float*, Host> logits("logits", 2);
+      logits(0) = sink;
+      logits(1) = -infinity;
+      options.sink_logits = logits;
+      const auto result = attend(manager, 0, {id}, q, 64, options);
+      const auto nothing = attend(manager, 0, {empty}, q, 64, options);
+      CHECK(nothing.output(0, 0, 0, 5) == 0.0F);
+      CHECK((std::isnan(sink) ? std::isnan(nothing.lse(0, 0, 0)) : nothing.lse(0, 0, 0) == sink));
+      for (std::size_t d = 0; d < 64; ++d) {
+        const float x = result.output(0, 0, 0, d);
+        CHECK(
+            (std::isnan(sink) ? std::isnan(x) : x == (sink > 0 ? 0.0F : plain.output(0, 0, 0, d))));
+        CHECK(result.output(0, 0, 1, d) == plain.output(0, 0, 1, d));
+      }
+      CHECK((std::isnan(sink) ? std::isnan(result.lse(0, 0, 0))
+                              : result.lse(0, 0, 0) == (sink > 0 ? sink : plain.lse(0, 0, 0))));
+      CHECK(result.lse(0, 0, 1) == plain.lse(0, 0, 1));
+    }
+  }
+}
+
 TEST_CASE("chunks of any size give the attention of one chunk, at every total length") {
   const KVShape shape{.kv_heads = 1, .key_dim = 16, .value_dim = 16};
   const Tokens<float> tokens(5, 0, 129, shape);

@@ -25,7 +25,8 @@ struct DecodeInputs {
   /// (num_sequences)
   Kokkos::View<const DecodeSequence*, MemorySpace> sequences;
   /// (query_heads) or empty: learned logits that join each head's softmax denominator once, without
-  /// a value
+  /// a value. They are not read for checking: NaN gives NaN for output and lse of its head,
+  /// +infinity an output of 0 and an lse of +infinity (with dot products and matrix units NaN).
   Kokkos::View<const float*, MemorySpace> sink_logits{};
 };
 

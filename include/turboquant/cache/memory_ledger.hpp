@@ -135,8 +135,12 @@ namespace detail {
 /// allocator.
 inline constexpr std::size_t allocation_granule = 64;
 
+/// Beyond the last multiple it is that one, which nothing has.
 [[nodiscard]] constexpr std::size_t round_up_bytes(std::size_t bytes) noexcept {
-  return (bytes + allocation_granule - 1) / allocation_granule * allocation_granule;
+  constexpr std::size_t last =
+      (std::numeric_limits<std::size_t>::max)() / allocation_granule * allocation_granule;
+  return bytes > last ? last
+                      : (bytes + allocation_granule - 1) / allocation_granule * allocation_granule;
 }
 
 /// An entry of the ledger, for as long as the object lives.
@@ -163,6 +167,9 @@ class LedgerEntry {
 template <class Space>
 [[nodiscard]] Kokkos::View<std::byte*, Space> allocate_view(const std::string& call,
                                                             std::size_t bytes, const char* label) {
+  // Allocators add headers, for which the largest sizes leave no room.
+  require(bytes <= (std::numeric_limits<std::size_t>::max)() / 2, ErrorCode::capacity, call, label,
+          ": ", bytes, " bytes cannot be allocated in ", Space::name());
   TURBOQUANT_TRY {
     return Kokkos::View<std::byte*, Space>(
         Kokkos::view_alloc(std::string(label), Kokkos::WithoutInitializing), bytes);
