@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -418,15 +419,83 @@ TEST_CASE_TEMPLATE("numbers that are not finite are refused in every type, and n
   const Contents<T> before(engine);
   constexpr float infinity = std::numeric_limits<float>::infinity();
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity}) {
+    const std::string is = std::isnan(bad) ? "nan" : (bad > 0 ? "inf" : "-inf");
     const Tokens<T> poisoned(5, 0, 3, shape);
     poisoned.keys(1, 1, 2) = cache_test::number<T>(bad);
     CHECK(contains(error_of([&] { ingest(engine, poisoned, 0, 3); }),
-                   "keys(1, 1, 2) is NaN or infinite"));
+                   "keys(1, 1, 2) is " + is + ", expected at most 2^96 in magnitude"));
     const Tokens<T> late(5, 0, 3, shape);
     late.values(2, 1, 23) = cache_test::number<T>(bad);
     CHECK(contains(error_of([&] { ingest(engine, late, 0, 3); }),
-                   "values(2, 1, 23) is NaN or infinite"));
+                   "values(2, 1, 23) is " + is + ", expected at most 2^96 in magnitude"));
     CHECK(Contents<T>(engine) == before);
+  }
+}
+
+TEST_CASE_TEMPLATE("rows too large for attention are refused, however they come", T, float,
+                   bfloat16) {
+  constexpr KVShape square{.kv_heads = 2, .key_dim = 16, .value_dim = 16};
+  const auto rows_with = [&](bool key, float number) {
+    const Tokens<T> tokens(5, 0, 150, square);
+    (key ? tokens.keys : tokens.values)(140, 1, 3) = cache_test::number<T>(number);
+    return tokens;
+  };
+  const auto paged_rows = [](const Tokens<T>& tokens) {
+    Kokkos::View<T*****, Kokkos::LayoutRight, Host> cache("cache", 2, 10, 16, 2, 16);
+    std::copy_n(tokens.keys.data(), tokens.keys.size(), &cache(0, 0, 0, 0, 0));
+    std::copy_n(tokens.values.data(), tokens.values.size(), &cache(1, 0, 0, 0, 0));
+    return cache;
+  };
+  const std::vector<std::int32_t> table{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  // Tokens that stay exact, that are compressed at once, and that no query will see.
+  for (const CaptureOptions& options :
+       {CaptureOptions{.shape = square}, CaptureOptions{.shape = square, .window_capacity = 0},
+        CaptureOptions{.shape = square, .sinks = 145},
+        CaptureOptions{.shape = square, .window_capacity = 4, .sliding_window = 4}}) {
+    for (const bool compressed : {true, false}) {
+      const auto empty = [&] {
+        return Engine<T>(options,
+                         compressed ? std::optional(Codec(codec_options(16, 16))) : std::nullopt);
+      };
+      for (const bool key : {true, false}) {
+        constexpr float limit = turboquant::largest_row_number;
+        for (const float sign : {1.0F, -1.0F}) {
+          const Tokens<T> good = rows_with(key, sign * limit);
+          Engine<T> engine = empty();
+          ingest(engine, good, 0, 150);
+          engine.flush(HostExec());
+          Engine<T> paged = empty();
+          paged.ingest_paged(HostExec(), {paged_rows(good)}, table, 0, 150);
+          CHECK(paged.length() == 150);
+
+          const Tokens<T> bad = rows_with(key, sign * limit * 1.0078125F);
+          const std::string is = std::string(sign > 0 ? "7.98" : "-7.98");
+          for (const std::int64_t chunk : {1, 7, 150}) {
+            Engine<T> refusing = empty();
+            std::int64_t done = 0;
+            const std::string error = error_of([&] {
+              for (; done < 150; done += chunk) {
+                ingest(refusing, bad, done, std::min<std::int64_t>(150, done + chunk));
+              }
+            });
+            CAPTURE(error);
+            CHECK(contains(error, std::string("non_finite: KVCaptureEngine::ingest: ") +
+                                      (key ? "keys(" : "values(") + std::to_string(140 - done) +
+                                      ", 1, 3) is " + is));
+            CHECK(contains(error, "expected at most 2^96 in magnitude"));
+            CHECK(done == 140 / chunk * chunk);
+            CHECK(refusing.length() == done);
+          }
+          const auto before = engine.contents(HostExec());
+          CHECK(contains(
+              error_of([&] { engine.ingest_paged(HostExec(), {paged_rows(bad)}, table, 130, 20); }),
+              key ? "KVCaptureEngine::ingest_paged: keys(10, 1, 3) is "
+                  : "KVCaptureEngine::ingest_paged: values(10, 1, 3) is "));
+          CHECK(engine.length() == 150);
+          CHECK(engine.contents(HostExec()).tiles == before.tiles);
+        }
+      }
+    }
   }
 }
 
@@ -523,6 +592,14 @@ TEST_CASE_TEMPLATE("paged caches are read in both layouts, scattered and from an
     null.blocks = decltype(null.blocks)(nullptr, 2, 20, nhd ? 16 : 3, nhd ? 3 : 16, 16);
     CHECK(contains(error_of([&] { paged.ingest_paged(HostExec(), null, table, 0, 10); }),
                    "blocks.data() is null"));
+    for (const int unknown : {2, 7, 255}) {
+      turboquant::PagedSource<Host, T> odd = source;
+      odd.layout = static_cast<turboquant::BlockLayout>(unknown);
+      CHECK(error_of([&] { paged.ingest_paged(HostExec(), odd, table, 0, 1); }) ==
+            "invalid_argument: KVCaptureEngine::ingest_paged: layout is BlockLayout(" +
+                std::to_string(unknown) + "), expected nhd or hnd");
+      CHECK(paged.length() == count);
+    }
     Engine<T> other({.shape = {.kv_heads = 2, .key_dim = 16, .value_dim = 16}}, square_codec);
     CHECK(contains(error_of([&] { other.ingest_paged(HostExec(), source, table, 0, 10); }),
                    "shape_mismatch"));

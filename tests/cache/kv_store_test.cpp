@@ -568,7 +568,8 @@ TEST_CASE(
     Tokens<float> poisoned(5, 0, 3, {3, 64, 64});
     poisoned.values(1, 2, 63) = bad;
     CHECK(contains(error_of([&] { append(store, poisoned, 0, 3); }),
-                   "values(1, 2, 63) is NaN or infinite"));
+                   "values(1, 2, 63) is " + std::string(std::isnan(bad) ? "nan" : "inf") +
+                       ", expected a finite number"));
   }
   CHECK(store.num_tokens() == 70);
   CHECK(bytes_of(store) == before);
@@ -650,4 +651,55 @@ TEST_CASE("pages of no whole tiles are refused by name") {
                        ", expected a positive multiple of tile_tokens = 64 up to 2^30"));
   }
   CHECK(contains(refusal(0, 64), "CompressedKVStore::page_bytes: kv_heads is 0"));
+}
+
+TEST_CASE("tiles that do not fit the tokens are refused, and nothing changes") {
+  const Codec codec(codec_options(16, 16));
+  const Tokens<float> tokens(5, 0, 150, {2, 16, 16});
+  for (const std::int64_t block : {0, 64, 256}) {
+    Store source(codec, 2, {.block_size = block, .first_position = 3});
+    append(source, tokens, 0, 150);
+    const auto tiles = source.copy_out(HostExec());
+    const auto refusal = [&](Store& store, std::int64_t begin, std::int64_t end,
+                             std::vector<std::byte> bytes) {
+      const auto before = bytes_of(store);
+      const std::int64_t count = store.num_tokens();
+      const std::size_t chunks = store.num_chunks();
+      const std::string error =
+          error_of([&] { store.assign(HostExec(), begin, end, std::move(bytes)); });
+      CHECK(bytes_of(store) == before);
+      CHECK(store.num_tokens() == count);
+      CHECK(store.num_chunks() == chunks);
+      return error;
+    };
+    CHECK(refusal(source, 3, 153, tiles) ==
+          "invalid_argument: CompressedKVStore::assign: the store holds 150 tokens, expected an "
+          "empty one");
+    Store empty(codec, 2, {.block_size = block, .first_position = 3});
+    const std::string needed = std::to_string(tiles.size());
+    CHECK(refusal(empty, 3, 153, std::vector<std::byte>(10)) ==
+          "shape_mismatch: CompressedKVStore::assign: tiles has 10 bytes, expected " + needed);
+    auto longer = tiles;
+    longer.push_back({});
+    CHECK(contains(refusal(empty, 3, 153, longer), "bytes, expected " + needed));
+    CHECK(contains(refusal(empty, 3, 3, tiles), "bytes, expected 0"));
+    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+    CHECK(refusal(empty, 3, most, tiles) != "no error");
+    CHECK(refusal(empty, 3, most / 1024, tiles) != "no error");
+    CHECK(contains(refusal(empty, 5, -9, {}), "begin is 5 and end is -9, expected 3 <= begin"));
+    CHECK(contains(refusal(empty, 2, 152, tiles), "begin is 2 and end is 152, expected 3 <="));
+    CHECK(contains(refusal(empty, 9, 8, {}), "begin is 9 and end is 8"));
+    empty.assign(HostExec(), 3, 153, tiles);
+    CHECK(bytes_of(empty) == bytes_of(source));
+    // Empty is also what has been emptied.
+    empty.reset();
+    empty.assign(HostExec(), 3, 153, tiles);
+    CHECK(bytes_of(empty) == bytes_of(source));
+    empty.restart(100);
+    empty.assign(HostExec(), 3, 153, tiles);
+    CHECK(bytes_of(empty) == bytes_of(source));
+    empty.truncate(HostExec(), 3);
+    empty.assign(HostExec(), 3, 153, tiles);
+    CHECK(bytes_of(empty) == bytes_of(source));
+  }
 }

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <memory>
 #include <set>
 #include <vector>
@@ -98,6 +99,23 @@ TEST_CASE("memory that the machine does not have is refused, and nothing changes
   CHECK(ledger->total() == 0);
 }
 
+TEST_CASE("sizes next to the largest are rounded up to no small one") {
+  constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+  static_assert(turboquant::detail::round_up_bytes(0) == 0);
+  static_assert(turboquant::detail::round_up_bytes(65) == 128);
+  static_assert(turboquant::detail::round_up_bytes(most - 63) == most - 63);
+  static_assert(turboquant::detail::round_up_bytes(most) == most - 63);
+  const auto ledger = std::make_shared<MemoryLedger>();
+  for (const std::size_t bytes : {most, most - 100, most / 2 + 1}) {
+    CHECK(contains(error_of([&] {
+                     static_cast<void>(turboquant::detail::allocate_bytes<Kokkos::HostSpace>(
+                         ledger, MemoryKind::workspace, bytes, "test"));
+                   }),
+                   "capacity: test: "));
+    CHECK(ledger->total() == 0);
+  }
+}
+
 TEST_CASE("trim frees only allocations without a used page") {
   const auto ledger = std::make_shared<MemoryLedger>();
   Pool pool(ledger, {.page_bytes = 64, .slab_pages = 2});
@@ -160,6 +178,29 @@ TEST_CASE("the ledger's peak is the most that was in use at once") {
                  "third: 71 bytes do not fit"));
   ledger.set_limit(10);
   CHECK(ledger.available() == 0);
+}
+
+TEST_CASE("a ledger is credited with no more than it was charged") {
+  const auto ledger = std::make_shared<MemoryLedger>(1000);
+  ledger->charge(MemoryKind::exact, 5, "rows");
+  ledger->charge(MemoryKind::pages, 100, "pages");
+  CHECK(error_of([&] { ledger->credit(MemoryKind::exact, 6); }) ==
+        "invalid_argument: MemoryLedger::credit: bytes is 6, expected at most what is charged of "
+        "this kind, 5");
+  CHECK(contains(error_of([&] { ledger->credit(MemoryKind(4), 0); }), "kind is 4, expected pages"));
+  CHECK(contains(error_of([&] { ledger->charge(MemoryKind(9), 1, "x"); }), "kind is 9"));
+  CHECK(contains(error_of([&] { static_cast<void>(ledger->bytes(MemoryKind(255))); }),
+                 "kind is 255"));
+  CHECK(ledger->total() == 105);
+  CHECK(ledger->bytes(MemoryKind::exact) == 5);
+  {
+    Pool pool(ledger, {.page_bytes = 64, .slab_pages = 1});
+    const auto page = pool.acquire();
+    ledger->credit(MemoryKind::pages, 164);  // the pool's own, too
+  }
+  CHECK(ledger->total() == 5);
+  ledger->credit(MemoryKind::exact, 5);
+  CHECK(ledger->total() == 0);
 }
 
 TEST_CASE("a pool that has been moved from is a handle of the same pages") {

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -239,11 +240,14 @@ TEST_CASE("a failed append leaves the ring as it was") {
         -std::numeric_limits<float>::infinity()}) {
     const cache_test::Tokens<float> poisoned(1, 0, 3, shape);
     poisoned.keys(1, 1, 2) = bad;
-    CHECK(contains(try_append(poisoned.keys, three.values), "keys(1, 1, 2) is NaN or infinite"));
+    const std::string is = std::isnan(bad) ? "nan" : (bad > 0 ? "inf" : "-inf");
+    CHECK(contains(try_append(poisoned.keys, three.values),
+                   "keys(1, 1, 2) is " + is + ", expected a finite number"));
     CHECK(unchanged());
     const cache_test::Tokens<float> late(1, 0, 3, shape);
     late.values(2, 0, 7) = bad;
-    CHECK(contains(try_append(late.keys, late.values), "values(2, 0, 7) is NaN or infinite"));
+    CHECK(contains(try_append(late.keys, late.values),
+                   "values(2, 0, 7) is " + is + ", expected a finite number"));
     CHECK(unchanged());
   }
   CHECK_THROWS_AS(tokens.ring.append(tokens.exec, three.keys, three.values,
@@ -351,4 +355,35 @@ TEST_CASE("rows in the ring's own memory are refused, and outputs that overlap")
   ring.read(HostExec(), HostRows<float>(memory.data() + 128, 8, 2, 4),
             HostRows<float>(memory.data(), 8, 2, 8));
   CHECK(memory(7 * 16) == -7.0F);
+}
+
+TEST_CASE("contents outside the ring's domain are refused, and nothing changes") {
+  Numbered<float> tokens({.capacity = 8, .flush_tokens = 1, .first_position = 3});
+  tokens.append(5);
+  const std::vector<float> keys(std::size_t(20 * shape.key_numbers()), 2.0F);
+  const std::vector<float> values(std::size_t(20 * shape.value_numbers()), 3.0F);
+  const auto refusal = [&](std::int64_t begin, std::int64_t count, const float* k, const float* v) {
+    const std::string error =
+        error_of([&] { tokens.ring.assign(tokens.exec, begin, count, k, v); });
+    CHECK(tokens.contents() == tokens.count_up(0, 5));
+    CHECK(tokens.ring.begin() == 3);
+    return error;
+  };
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  for (const std::int64_t count : {std::int64_t{9}, std::int64_t{20}, std::int64_t{-3}, most}) {
+    CHECK(refusal(3, count, keys.data(), values.data()) ==
+          "out_of_range: RingBuffer::assign: count is " + std::to_string(count) +
+              ", expected 0 to the capacity, 8");
+  }
+  for (const std::int64_t begin : {std::int64_t{2}, std::int64_t{-1}, most}) {
+    CHECK(contains(refusal(begin, 4, keys.data(), values.data()),
+                   "begin is " + std::to_string(begin) + ", expected 3 to 2^60"));
+  }
+  CHECK(contains(refusal(3, 4, nullptr, values.data()), "keys or values is null"));
+  CHECK(contains(refusal(3, 4, keys.data(), nullptr), "keys or values is null"));
+  tokens.ring.assign(tokens.exec, 100, 8, keys.data(), values.data());
+  CHECK(tokens.ring.begin() == 100);
+  CHECK(tokens.ring.size() == 8);
+  tokens.ring.assign(tokens.exec, 7, 0, nullptr, nullptr);
+  CHECK(tokens.ring.size() == 0);
 }

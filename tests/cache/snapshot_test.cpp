@@ -260,9 +260,13 @@ TEST_CASE("whole bytes of a state that no engine has are refused") {
   refuses("window_keys has", [](Layer& layer) { layer.contents.window_keys.pop_back(); });
   refuses("sink_values has", [](Layer& layer) { layer.contents.sink_values.clear(); });
   refuses("tiles has", [](Layer& layer) { layer.contents.tiles.pop_back(); });
-  refuses("window_values[5] is NaN", [](Layer& layer) {
+  refuses("window_values[5] is nan", [](Layer& layer) {
     layer.contents.window_values[5] = bfloat16::from_float(std::numeric_limits<float>::quiet_NaN());
   });
+  refuses("window_keys[5] is 1.58456325028528",
+          [](Layer& layer) { layer.contents.window_keys[5] = bfloat16::from_float(0x1p97F); });
+  refuses("sink_values[1] is",
+          [](Layer& layer) { layer.contents.sink_values[1] = bfloat16::from_float(-0x1p97F); });
   refuses("tile 0 holds NaN", [](Layer& layer) {
     const TileFormat& format = layer.codec->format;
     layer.contents.tiles[format.key_scale_byte(5) + 1] = std::byte{0x7E};

@@ -531,6 +531,21 @@ TEST_CASE("batches of impossible shape and unknown options are refused") {
   CHECK(throws(ErrorCode::invalid_argument, "format.dim is 0", batch(1, 0, 3)));
   CHECK(throws(ErrorCode::invalid_argument, "bits is 9", batch(1, 64, 9)));
   CHECK(throws(ErrorCode::overflow, "num_vectors", batch((std::size_t{1} << 63U) + 1, 16, 1)));
+  for (const int unknown : {-1, 4, 77}) {
+    CHECK(throws(
+        ErrorCode::invalid_argument,
+        "format.kind is CodeKind(" + std::to_string(unknown) + "), expected lloyd_max", [&] {
+          (void)EncodedVectors(1, {static_cast<CodeKind>(unknown), 16, 3}, MetadataType::float16);
+        }));
+  }
+  constexpr std::size_t most = (std::numeric_limits<std::size_t>::max)();
+  for (const auto& [type, count] :
+       {std::pair{MetadataType::float32, most}, std::pair{MetadataType::float32, most / 8 + 1},
+        std::pair{MetadataType::float16, most}, std::pair{MetadataType::float16, most / 2 + 1},
+        std::pair{MetadataType::float16, most / 4 + 1}}) {
+    CHECK(throws(ErrorCode::overflow, "MetadataArray: count is " + std::to_string(count),
+                 [&, type = type, count = count] { (void)MetadataArray(type, count); }));
+  }
   const auto with = [](MseQuantizerOptions options) {
     return [=] { (void)MseQuantizer(HadamardRotation(64, 1), 3, options); };
   };

@@ -493,6 +493,39 @@ TEST_CASE("soft cap, scale and learned sink logits follow the model") {
   }
 }
 
+TEST_CASE("learned sink logits that are no numbers do what the options say") {
+  const KVShape shape{.kv_heads = 1, .key_dim = 64, .value_dim = 64};
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  for (const LayerOptions& layer_options : {layer(shape), layer(shape, 0), layer(shape, 4, 4, 0)}) {
+    Manager<float> manager({.layers = {layer_options}});
+    const auto id = manager.open();
+    append(manager, 0, id, Tokens<float>(3, 0, 200, shape), 0, 200);
+    const auto empty = manager.open();
+    const HostQueries q = queries(1, 1, 1, 2, 64);
+    const auto plain = attend(manager, 0, {id}, q, 64);
+    for (const float sink : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity}) {
+      Options options = exact();
+      Kokkos::View<float*, Host> logits("logits", 2);
+      logits(0) = sink;
+      logits(1) = -infinity;
+      options.sink_logits = logits;
+      const auto result = attend(manager, 0, {id}, q, 64, options);
+      const auto nothing = attend(manager, 0, {empty}, q, 64, options);
+      CHECK(nothing.output(0, 0, 0, 5) == 0.0F);
+      CHECK((std::isnan(sink) ? std::isnan(nothing.lse(0, 0, 0)) : nothing.lse(0, 0, 0) == sink));
+      for (std::size_t d = 0; d < 64; ++d) {
+        const float x = result.output(0, 0, 0, d);
+        CHECK(
+            (std::isnan(sink) ? std::isnan(x) : x == (sink > 0 ? 0.0F : plain.output(0, 0, 0, d))));
+        CHECK(result.output(0, 0, 1, d) == plain.output(0, 0, 1, d));
+      }
+      CHECK((std::isnan(sink) ? std::isnan(result.lse(0, 0, 0))
+                              : result.lse(0, 0, 0) == (sink > 0 ? sink : plain.lse(0, 0, 0))));
+      CHECK(result.lse(0, 0, 1) == plain.lse(0, 0, 1));
+    }
+  }
+}
+
 TEST_CASE("chunks of any size give the attention of one chunk, at every total length") {
   const KVShape shape{.kv_heads = 1, .key_dim = 16, .value_dim = 16};
   const Tokens<float> tokens(5, 0, 129, shape);
@@ -536,4 +569,71 @@ TEST_CASE("what attention writes overlaps nothing that it reads or writes") {
   Options sinks;
   sinks.sink_logits = Kokkos::View<const float*, Host>(lse.data(), 2);
   CHECK(contains(refusal(output, lse, sinks), "lse overlaps sink_logits"));
+}
+
+namespace {
+
+void check_largest(float query, float key_limit) {
+  const KVShape shape{.kv_heads = 1, .key_dim = 576, .value_dim = 64};
+  const auto one_query = [&](bool alternating) {
+    auto q = cache_test::uninitialised<HostQueries>("queries", 1, 1, 1, 576);
+    for (std::size_t d = 0; d < 576; ++d) {
+      q(0, 0, 0, d) = alternating && d % 2 == 1 ? -query : query;
+    }
+    return q;
+  };
+  Options options = exact();
+  options.sm_scale = std::log(2.0F) * 0.999999F;  // so that scaled queries are at the limit
+  for (const auto& [window, sinks] : {std::pair{128, 0}, std::pair{8, 0}, std::pair{0, 4}}) {
+    LayerOptions one = layer(shape, 3, 4, window);
+    one.capture.sinks = sinks;
+    for (const LayerOptions& options_of : {one, layer(shape, 0)}) {
+      Manager<float> manager({.layers = {options_of}});
+      const auto attention = [&](auto&& key, auto&& value, bool alternating,
+                                 const Options& chosen) {
+        const auto id = manager.open();
+        append(manager, 0, id, made_tokens(4, shape, key, value), 0, 4);
+        auto result = attend(manager, 0, {id}, one_query(alternating), 64, chosen);
+        CHECK(std::isfinite(result.lse(0, 0, 0)));
+        manager.close(id);
+        return result.output;
+      };
+      for (const float sign : {1.0F, -1.0F}) {
+        const auto largest = [&](std::int64_t, int) { return sign * key_limit; };
+        const auto first = [&](std::int64_t t, int) { return t == 0 ? sign * key_limit : 0.0F; };
+        const auto opposite = [&](std::int64_t t, int) { return t == 0 ? key_limit : -key_limit; };
+        const auto numbered = [](std::int64_t t, int) { return t == 0 ? 7.0F : 1.0F; };
+        const auto huge = [](std::int64_t, int) { return 0x1p96F; };
+        const bool exact_rows = window > 0 || sinks > 0 || !options_of.codec;
+        REQUIRE(exact_rows);
+        check_all(attention(first, numbered, false, options), sign > 0 ? 7 : 1, 1e-5);
+        check_all(attention(opposite, numbered, false, options), 7, 1e-5);
+        check_all(attention(largest, numbered, true, options), 2.5, 1e-5);
+        check_all(attention(largest, huge, false, options), 0x1p96, 0x1p80);
+        for (const float cap : {1e-45F, 1.0F, 1e4F}) {
+          Options capped = options;
+          capped.logits_soft_cap = cap;
+          check_all(attention(largest, numbered, false, capped), 2.5, 1e-5);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the largest rows and queries that are taken give finite attention") {
+  check_largest(std::nextafter(0x1p100F, 0.0F), 0x1p18F);
+  check_largest(std::nextafter(0x1p22F, 0.0F), turboquant::largest_row_number);
+}
+
+TEST_CASE("many values of the largest size average without overflow") {
+  const KVShape shape{.kv_heads = 1, .key_dim = 16, .value_dim = 16};
+  Manager<turboquant::bfloat16> manager({.layers = {layer(shape, 0)}});
+  const auto id = manager.open();
+  Tokens<turboquant::bfloat16> tokens(5, 0, 5000, shape);
+  Kokkos::deep_copy(tokens.keys, turboquant::bfloat16::from_float(0.0F));
+  Kokkos::deep_copy(tokens.values, turboquant::bfloat16::from_float(-0x1p96F));
+  append(manager, 0, id, tokens, 0, 5000);
+  check_all(attend(manager, 0, {id}, queries(3, 1, 1, 2, 16), 16).output, -0x1p96, 0x1p76);
 }

@@ -286,3 +286,38 @@ TEST_CASE("what prefill writes overlaps nothing that it reads, and a refusal sto
                   tokens.keys, std::vector<std::int64_t>{0, 20}, q, output, lse);
   CHECK(manager.length(0, id) == 20);
 }
+
+TEST_CASE_TEMPLATE("prefill and append refuse rows too large, and take the largest", T, float,
+                   bfloat16) {
+  const KVShape shape{.kv_heads = 2, .key_dim = 16, .value_dim = 16};
+  const Tokens<float> queries(9, 0, 20, {4, 16, 16});
+  for (const std::int64_t window : {0, 8, 128}) {
+    for (const bool key : {true, false}) {
+      const float limit = key ? -0x1p96F : 0x1p96F;
+      const char* const expected = key ? "keys(13, 1, 5) is -7.9847132533907028e+28, "
+                                         "expected at most 2^96"
+                                       : "values(13, 1, 5) is 7.9847132533907028e+28, "
+                                         "expected at most 2^96";
+      Manager<T> manager({.layers = {layer(shape, 3, 4, window)}, .mode = CacheMode::full_tq});
+      const auto id = manager.open();
+      const Tokens<T> tokens(5, 0, 20, shape);
+      T& number = (key ? tokens.keys : tokens.values)(13, 1, 5);
+      number = cache_test::number<T>(limit * 1.0078125F);
+      const std::string error =
+          error_of([&] { prefill<T>(manager, id, tokens, queries, 0, 20, 16); });
+      CAPTURE(error);
+      CHECK(contains(error, "non_finite"));
+      CHECK(contains(error, std::string("CacheManager::prefill: ") + expected));
+      CHECK(contains(error_of([&] { append(manager, 0, id, tokens, 0, 20); }),
+                     std::string("CacheManager::append: ") + expected));
+      CHECK(manager.length(0, id) == 0);
+      number = cache_test::number<T>(limit);
+      const auto result = prefill<T>(manager, id, tokens, queries, 0, 20, 16);
+      CHECK(std::all_of(result.output.data(), result.output.data() + result.output.size(),
+                        [](float x) { return std::isfinite(x); }));
+      CHECK(std::all_of(result.lse.data(), result.lse.data() + result.lse.size(),
+                        [](float x) { return std::isfinite(x); }));
+      CHECK(manager.length(0, id) == 20);
+    }
+  }
+}

@@ -20,12 +20,14 @@ template <class Query, class MemorySpace>
 struct DecodeInputs {
   /// (num_sequences, num_queries, query_heads, key_dim), not rotated. Finite, and below 2^100 in
   /// magnitude times the softmax scale and log2(e): another query gives NaN for output and lse
-  /// where its sequence has tokens (on matrix units: anything).
+  /// where its sequence has tokens (on matrix units: anything). So scaled, its products with the
+  /// numbers of exact keys are below 2^118.
   Kokkos::View<const Query****, Kokkos::LayoutRight, MemorySpace> queries;
   /// (num_sequences)
   Kokkos::View<const DecodeSequence*, MemorySpace> sequences;
   /// (query_heads) or empty: learned logits that join each head's softmax denominator once, without
-  /// a value
+  /// a value. They are not read for checking: NaN gives NaN for output and lse of its head,
+  /// +infinity an output of 0 and an lse of +infinity (with dot products and matrix units NaN).
   Kokkos::View<const float*, MemorySpace> sink_logits{};
 };
 

@@ -18,7 +18,10 @@ enum class KeyCodec : std::uint8_t {
 /// without it the codes are spent on what all tokens have in common.
 enum class KeyCentring : std::uint8_t {
   none,
-  tile_mean,  ///< a mean of the keys of each tile of 64 tokens, fp16, stored with the tile
+  /// A mean of the keys of each tile of 64 tokens, fp16, stored with the tile. A key that it would
+  /// make longer is stored without it, but for float8, where it is subtracted from every key: a key
+  /// of zeros comes back as the mean less its e4m3 rounding there, and as zeros with other codecs.
+  tile_mean,
 };
 
 /// How a value vector is stored.

@@ -14,7 +14,7 @@ namespace turboquant {
 enum class ErrorCode {
   invalid_argument,  ///< a parameter outside its documented domain
   shape_mismatch,    ///< extents that disagree with each other or with the object
-  non_finite,        ///< NaN or infinity where finite numbers are required
+  non_finite,        ///< NaN, infinity or a number too large for what is computed from it
   out_of_range,      ///< an index or count outside what exists
   overflow,          ///< a size or product that does not fit 64 bits (or the documented limit)
   capacity,          ///< a memory limit would be exceeded

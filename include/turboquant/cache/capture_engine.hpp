@@ -117,11 +117,11 @@ class KVCaptureEngine {
   }
 
   /// Captures tokens: a prefill, a decode step or anything between.
-  /// @param keys   (tokens, kv_heads, key_dim), finite
-  /// @param values (tokens, kv_heads, value_dim), finite
-  /// @throws Error(shape_mismatch), Error(non_finite), Error(capacity), Error(invalid_argument) for
-  ///         rows in the engine's own memory. Waits for `exec`. O(tokens). Same bits always,
-  ///         whatever the chunks.
+  /// @param keys   (tokens, kv_heads, key_dim), at most `largest_row_number` = 2^96 in magnitude
+  /// @param values (tokens, kv_heads, value_dim), as `keys`
+  /// @throws Error(shape_mismatch), Error(non_finite) for NaN or larger numbers, Error(capacity),
+  ///         Error(invalid_argument) for rows in the engine's own memory. Waits for `exec`.
+  ///         O(tokens). Same bits always, whatever the chunks.
   template <class Exec>
   void ingest(const Exec& exec, const Rows& keys, const Rows& values) {
     take_rows(exec, "KVCaptureEngine::ingest", keys, values);
@@ -355,8 +355,7 @@ class KVCaptureEngine {
     const LedgerCall call(ledger_, caller);
     const std::int64_t count = detail::require_rows(caller, keys, values, options_.shape);
     require_apart(caller, keys, values);
-    detail::require_finite(exec, caller, "keys", keys);
-    detail::require_finite(exec, caller, "values", values);
+    detail::require_attendable(exec, caller, keys, values);
     take(exec, count, keys.data(), values.data(), begin_after(count));
   }
 

@@ -180,15 +180,21 @@ void copy_tiles_in(const Exec& exec, const TileFormat& format, int kv_heads, con
   });
 }
 
+/// @throws Error(shape_mismatch) unless `bytes` is the size of (kv_heads, run.count(), tile bytes)
+inline void require_tile_bytes(const char* caller, const TileFormat& format, int kv_heads,
+                               const TileRun& run, std::size_t bytes) {
+  const auto each = static_cast<std::int64_t>(host_format(format).bytes());
+  const std::int64_t expected = checked_mul(checked_mul(run.count(), kv_heads), each);
+  require(static_cast<std::int64_t>(bytes) == expected, ErrorCode::shape_mismatch, caller,
+          ": tiles has ", bytes, " bytes, expected ", expected);
+}
+
 /// Checks tiles that come from outside, and zeroes their slots without a token.
 /// @throws Error(shape_mismatch), Error(non_finite)
 inline void check_tiles(const char* caller, const TileFormat& format, int kv_heads,
                         const TileRun& run, std::vector<std::byte>& tiles) {
   const TileFormat host = host_format(format);
-  const std::int64_t expected =
-      checked_mul(checked_mul(run.count(), kv_heads), static_cast<std::int64_t>(host.bytes()));
-  require(static_cast<std::int64_t>(tiles.size()) == expected, ErrorCode::shape_mismatch, caller,
-          ": tiles has ", tiles.size(), " bytes, expected ", expected);
+  require_tile_bytes(caller, format, kv_heads, run, tiles.size());
   for_each_tile(host, kv_heads, run, tiles, [&](unsigned char* tile, std::int64_t t) {
     const auto [first, end] = run.slots(t);
     require(is_finite_tile(host, tile, first, end), ErrorCode::non_finite, caller, ": tile ", t,

@@ -28,8 +28,7 @@ class CompressedKVStore {
  public:
   /// @param codec  decides the bytes; shared, not copied
   /// @param ledger counts the memory
-  /// @param pool   pages of `page_bytes(...)`, shared with other stores; null makes a pool of its
-  ///               own where options.block_size > 0
+  /// @param pool   pages of `page_bytes(...)`, may be shared; null makes one if block_size > 0
   /// @throws Error(invalid_argument) for a block size that is no multiple of a tile's tokens, fewer
   /// than 1 head, or a pool that does not fit
   CompressedKVStore(const TileCodec<Space>& codec, int kv_heads, const KVStoreOptions& options = {},
@@ -113,8 +112,8 @@ class CompressedKVStore {
     const LedgerCall call(ledger_, "CompressedKVStore::append");
     const std::int64_t count =
         detail::require_rows("CompressedKVStore::append", keys, values, shape());
-    detail::require_finite(exec, "CompressedKVStore::append", "keys", keys);
-    detail::require_finite(exec, "CompressedKVStore::append", "values", values);
+    detail::require_within(exec, "CompressedKVStore::append", "keys", keys, detail::any_finite);
+    detail::require_within(exec, "CompressedKVStore::append", "values", values, detail::any_finite);
     Plan plan = prepare(count, begin_);
     detail::AppendBatch<T> batch;
     collect(plan, std::vector{TokenSource<T>{keys.data(), values.data(), count}}, batch);
@@ -124,9 +123,8 @@ class CompressedKVStore {
     commit(std::move(plan));
   }
 
-  /// The tiles as kernels read them. Merges and uploads what has changed since the last call;
-  /// without changes the same view comes back and nothing is done. Each token is copied O(1) times
-  /// by all merges together, never in paged mode.
+  /// The tiles as kernels read them. Merges and uploads what has changed since the last call, if
+  /// anything. All merges together copy each token O(1) times, never in paged mode.
   /// @throws Error(capacity); the store is unchanged then.
   template <class Exec>
   [[nodiscard]] KVStoreView view(const Exec& exec) {
@@ -186,11 +184,20 @@ class CompressedKVStore {
                                          [&](std::int64_t t) { return tiles_.address(t); });
   }
   /// Fills an empty store with the tokens [begin, end), from tiles as `copy_out` gives them.
-  /// @throws Error(capacity); the store is unchanged then. Waits for `exec`. O(bytes).
+  /// @throws Error(invalid_argument) unless the store is empty, Error(out_of_range) unless
+  ///         first_position <= begin <= end, Error(shape_mismatch) for another number of bytes,
+  ///         Error(capacity); the store is unchanged then. Waits for `exec`. O(bytes).
   template <class Exec>
   void assign(const Exec& exec, std::int64_t begin, std::int64_t end,
               std::vector<std::byte> tiles) {
+    constexpr const char* caller = "CompressedKVStore::assign";
+    require(num_tokens() == 0 && num_chunks() == 0, ErrorCode::invalid_argument, caller,
+            ": the store holds ", num_tokens(), " tokens, expected an empty one");
+    require(begin >= options_.first_position && begin <= end, ErrorCode::out_of_range, caller,
+            ": begin is ", begin, " and end is ", end, ", expected ", options_.first_position,
+            " <= begin <= end");
     const detail::TileRun run = run_of(begin, end);
+    detail::require_tile_bytes(caller, codec_.format(), kv_heads_, run, tiles.size());
     Plan plan{tiles_.prepare(slot_tile(begin), slot_tile_end(end)), 0, begin, end};
     detail::copy_tiles_in<Space>(exec, codec_.format(), kv_heads_, run, std::move(tiles),
                                  [&](std::int64_t t) { return tiles_.address(plan.tiles, t); });
@@ -302,14 +309,7 @@ class CompressedKVStore {
                   KVShape{kv_heads, codec.format().key_dim, codec.format().value_dim});
     require(ledger != nullptr, ErrorCode::invalid_argument,
             "CompressedKVStore: ledger is null, expected a MemoryLedger");
-    const int each = codec.format().tile_tokens;
-    require(options.block_size >= 0 && options.block_size <= std::int64_t{1} << 30U &&
-                options.block_size % each == 0,
-            ErrorCode::invalid_argument, "CompressedKVStore: block_size is ", options.block_size,
-            ", expected 0 (flat) or a multiple of tile_tokens = ", each, " up to 2^30");
-    require(options.first_position >= 0 && options.first_position <= std::int64_t{1} << 40U,
-            ErrorCode::invalid_argument, "CompressedKVStore: first_position is ",
-            options.first_position, ", expected 0 to 2^40");
+    require_valid("CompressedKVStore", options, codec.format().tile_tokens);
     if (options.block_size == 0) {
       require(pool == nullptr, ErrorCode::invalid_argument,
               "CompressedKVStore: block_size is 0 (flat), expected a page size with a pool");

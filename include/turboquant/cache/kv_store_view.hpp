@@ -1,5 +1,7 @@
 #pragma once
 
+#include <turboquant/base/error.hpp>
+
 #include <cstddef>
 #include <cstdint>
 
@@ -27,5 +29,16 @@ struct KVStoreOptions {
   std::int64_t block_size = 0;
   std::int64_t first_position = 0;  ///< position of the first token
 };
+
+/// @throws Error(invalid_argument) naming the field outside its domain.
+inline void require_valid(const char* caller, const KVStoreOptions& options, int tile_tokens) {
+  require(options.block_size >= 0 && options.block_size <= std::int64_t{1} << 30U &&
+              options.block_size % tile_tokens == 0,
+          ErrorCode::invalid_argument, caller, ": block_size is ", options.block_size,
+          ", expected 0 (flat) or a multiple of tile_tokens = ", tile_tokens, " up to 2^30");
+  require(options.first_position >= 0 && options.first_position <= std::int64_t{1} << 40U,
+          ErrorCode::invalid_argument, caller, ": first_position is ", options.first_position,
+          ", expected 0 to 2^40");
+}
 
 }  // namespace turboquant

@@ -23,6 +23,10 @@ enum class MemoryKind : std::uint8_t {
   workspace,  ///< job lists and scratch memory of running calls
 };
 
+namespace detail {
+class LedgerEntry;
+}  // namespace detail
+
 /// Counts every byte that caches allocate in device memory, by kind, under one hard limit.
 ///
 /// An allocation is charged before it is made and credited after it is freed, so `total()` equals
@@ -39,23 +43,26 @@ class MemoryLedger {
   /// @param label what it is for; named in the message
   /// @throws Error(capacity) where the limit would be exceeded; nothing is changed.
   void charge(MemoryKind kind, std::size_t bytes, const char* label) {
-    require(index(kind) < bytes_.size(), ErrorCode::invalid_argument,
-            "MemoryLedger::charge: kind is ", index(kind),
-            ", expected pages, exact, tables or workspace");
+    std::size_t& used = bytes_[checked("MemoryLedger::charge", kind)];
     require(bytes <= available(), ErrorCode::capacity, call(), label, ": ", bytes,
             " bytes do not fit the memory limit of ", limit_, " bytes, of which ", total_,
             " are in use");
     total_ += bytes;
-    bytes_[index(kind)] += bytes;
+    used += bytes;
     peak_ = (std::max)(peak_, total_);
   }
   /// Removes an allocation that has been freed.
-  void credit(MemoryKind kind, std::size_t bytes) noexcept {
-    total_ -= bytes;
-    bytes_[index(kind)] -= bytes;
+  /// @throws Error(invalid_argument) for more than is charged of a kind; nothing is changed.
+  void credit(MemoryKind kind, std::size_t bytes) {
+    const std::size_t used = this->bytes(kind);
+    require(bytes <= used, ErrorCode::invalid_argument, "MemoryLedger::credit: bytes is ", bytes,
+            ", expected at most what is charged of this kind, ", used);
+    release(kind, bytes);
   }
 
-  [[nodiscard]] std::size_t bytes(MemoryKind kind) const noexcept { return bytes_[index(kind)]; }
+  [[nodiscard]] std::size_t bytes(MemoryKind kind) const {
+    return bytes_[checked("MemoryLedger", kind)];
+  }
   [[nodiscard]] std::size_t total() const noexcept { return total_; }
   /// The largest `total()` since construction or `reset_peak()`.
   [[nodiscard]] std::size_t peak() const noexcept { return peak_; }
@@ -74,9 +81,22 @@ class MemoryLedger {
 
  private:
   friend class LedgerCall;
+  friend class detail::LedgerEntry;
 
-  static constexpr std::size_t index(MemoryKind kind) noexcept {
-    return static_cast<std::size_t>(kind);
+  /// Takes off what is still there of an allocation; nobody else's credits can make it fail.
+  void release(MemoryKind kind, std::size_t bytes) noexcept {
+    std::size_t& used = bytes_[static_cast<std::size_t>(kind)];
+    const std::size_t removed = (std::min)(bytes, used);
+    used -= removed;
+    total_ -= removed;
+  }
+
+  /// The index of a kind.
+  static std::size_t checked(const char* caller, MemoryKind kind) {
+    const auto index = static_cast<std::size_t>(kind);
+    require(index <= static_cast<std::size_t>(MemoryKind::workspace), ErrorCode::invalid_argument,
+            caller, ": kind is ", index, ", expected pages, exact, tables or workspace");
+    return index;
   }
 
   std::array<std::size_t, 4> bytes_{};
@@ -115,8 +135,12 @@ namespace detail {
 /// allocator.
 inline constexpr std::size_t allocation_granule = 64;
 
+/// Beyond the last multiple it is that one, which nothing has.
 [[nodiscard]] constexpr std::size_t round_up_bytes(std::size_t bytes) noexcept {
-  return (bytes + allocation_granule - 1) / allocation_granule * allocation_granule;
+  constexpr std::size_t last =
+      (std::numeric_limits<std::size_t>::max)() / allocation_granule * allocation_granule;
+  return bytes > last ? last
+                      : (bytes + allocation_granule - 1) / allocation_granule * allocation_granule;
 }
 
 /// An entry of the ledger, for as long as the object lives.
@@ -129,7 +153,7 @@ class LedgerEntry {
   }
   LedgerEntry(const LedgerEntry&) = delete;
   LedgerEntry& operator=(const LedgerEntry&) = delete;
-  ~LedgerEntry() { ledger_->credit(kind_, bytes_); }
+  ~LedgerEntry() { ledger_->release(kind_, bytes_); }
 
  private:
   std::shared_ptr<MemoryLedger> ledger_;
@@ -143,6 +167,9 @@ class LedgerEntry {
 template <class Space>
 [[nodiscard]] Kokkos::View<std::byte*, Space> allocate_view(const std::string& call,
                                                             std::size_t bytes, const char* label) {
+  // Allocators add headers, for which the largest sizes leave no room.
+  require(bytes <= (std::numeric_limits<std::size_t>::max)() / 2, ErrorCode::capacity, call, label,
+          ": ", bytes, " bytes cannot be allocated in ", Space::name());
   TURBOQUANT_TRY {
     return Kokkos::View<std::byte*, Space>(
         Kokkos::view_alloc(std::string(label), Kokkos::WithoutInitializing), bytes);

@@ -78,6 +78,9 @@ void require_paged_source(const PagedSource<Space, T>& source,
                           std::int64_t count, const KVShape& shape) {
   const char* caller = "KVCaptureEngine::ingest_paged";
   const auto& blocks = source.blocks;
+  require(source.layout == BlockLayout::nhd || source.layout == BlockLayout::hnd,
+          ErrorCode::invalid_argument, caller, ": layout is BlockLayout(",
+          static_cast<int>(source.layout), "), expected nhd or hnd");
   require(shape.key_dim == shape.value_dim, ErrorCode::unsupported, caller, ": key_dim is ",
           shape.key_dim, " and value_dim is ", shape.value_dim,
           ", expected equal sizes for a cache of both");

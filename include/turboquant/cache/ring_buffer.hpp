@@ -132,8 +132,8 @@ class RingBuffer {
     const LedgerCall call(ledger_, "RingBuffer::append");
     const std::int64_t count = detail::require_rows("RingBuffer::append", keys, values, shape_);
     detail::require_rows_apart("RingBuffer::append", keys, values, {memory()});
-    detail::require_finite(exec, "RingBuffer::append", "keys", keys);
-    detail::require_finite(exec, "RingBuffer::append", "values", values);
+    detail::require_within(exec, "RingBuffer::append", "keys", keys, detail::any_finite);
+    detail::require_within(exec, "RingBuffer::append", "values", values, detail::any_finite);
     const Plan plan = prepare(count, ring_begin_after(options_, begin_, checked_add(end_, count)));
     std::vector<detail::CopyJob<T>> jobs;
     collect(plan, keys.data(), values.data(), jobs);
@@ -197,12 +197,22 @@ class RingBuffer {
     }
   }
 
-  /// Replaces the contents by tokens [begin, begin + count), `count <= capacity()`, from rows on
-  /// the host.
-  /// @throws Error(capacity); the buffer is unchanged then. Waits for `exec`. O(count).
+  /// Replaces the contents by tokens [begin, begin + count) from rows on the host.
+  /// @throws Error(out_of_range) unless count is 0 to `capacity()` and begin first_position to
+  /// 2^60,
+  ///         Error(invalid_argument) for rows at null, Error(capacity); the buffer is unchanged
+  ///         then. Waits for `exec`. O(count).
   template <class Exec>
   void assign(const Exec& exec, std::int64_t begin, std::int64_t count, const T* keys,
               const T* values) {
+    constexpr const char* caller = "RingBuffer::assign";
+    require(begin >= options_.first_position && begin <= std::int64_t{1} << 60U,
+            ErrorCode::out_of_range, caller, ": begin is ", begin, ", expected ",
+            options_.first_position, " to 2^60");
+    require(count >= 0 && count <= capacity(), ErrorCode::out_of_range, caller, ": count is ",
+            count, ", expected 0 to the capacity, ", capacity());
+    require(count == 0 || (keys != nullptr && values != nullptr), ErrorCode::invalid_argument,
+            caller, ": keys or values is null, expected ", count, " rows");
     Plan plan;
     plan.begin = begin;
     plan.end = begin + count;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/base/error.hpp>
+#include <turboquant/cache/host_copy.hpp>
 #include <turboquant/device/encode_tiles.hpp>
 #include <turboquant/device/kokkos_compat.hpp>
 #include <turboquant/device/memory_overlap.hpp>
@@ -62,20 +63,21 @@ struct TokenSource {
 
 namespace detail {
 
-/// Lowers `first` to the number of the first vector with a NaN or an infinity; one vector a work
-/// item.
+/// Lowers `first` to the number of the first vector with a NaN or a number beyond `limit` in
+/// magnitude; one vector a work item.
 ///
 /// A reduction would do, but those of Kokkos use memory that all threads of a process share.
-struct FindNonFinite {
+struct FindBeyond {
   RowView rows;
   int heads;
   int dim;
+  float limit;
   std::int64_t* first;
 
   void operator()(std::int64_t vector) const {
     const std::int64_t start = rows.offset(vector / heads, static_cast<int>(vector % heads));
     for (int d = 0; d < dim; ++d) {
-      if (!std::isfinite(rows.read(start + d))) [[unlikely]] {
+      if (!is_within(rows.read(start + d), limit)) [[unlikely]] {
         Kokkos::atomic_fetch_min(first, vector * dim + d);
         return;
       }
@@ -83,9 +85,21 @@ struct FindNonFinite {
   }
 };
 
-/// @throws Error(non_finite) naming the first bad number. Waits for `exec`.
+/// The limit of numbers that need only be finite.
+inline constexpr float any_finite = (std::numeric_limits<float>::max)();
+
+/// What a message says of a number that `is_within` refuses.
+/// @param limit `any_finite` or a power of two
+[[nodiscard]] inline std::string expected_within(float limit) {
+  return limit == any_finite ? "a finite number"
+                             : "at most 2^" + std::to_string(std::ilogb(limit)) + " in magnitude";
+}
+
+/// @throws Error(non_finite) naming the first number that is NaN or beyond `limit` in magnitude.
+/// Waits for `exec`.
 template <class Exec, class Rows>
-void require_finite(const Exec& exec, const char* caller, const char* name, const Rows& rows) {
+void require_within(const Exec& exec, const char* caller, const char* name, const Rows& rows,
+                    float limit) {
   const auto tokens = static_cast<std::int64_t>(rows.extent(0));
   if (tokens == 0) {
     return;
@@ -98,16 +112,31 @@ void require_finite(const Exec& exec, const char* caller, const char* name, cons
     constexpr std::int64_t none = (std::numeric_limits<std::int64_t>::max)();
     std::int64_t first = none;
     Kokkos::parallel_for(
-        "turboquant::require_finite",
+        "turboquant::require_within",
         Kokkos::RangePolicy<Exec, Kokkos::IndexType<std::int64_t>>(exec, 0, tokens * heads),
-        FindNonFinite{view, heads, dim, &first});
+        FindBeyond{view, heads, dim, limit, &first});
     exec.fence();
     bad = first == none ? -1 : first;
   } else {
-    bad = first_non_finite(exec, view, tokens, heads, dim);
+    require_initialized(caller);
+    bad = first_beyond(exec, view, tokens, heads, dim, limit);
   }
-  require(bad < 0, ErrorCode::non_finite, caller, ": ", name, "(", bad / dim / heads, ", ",
-          bad / dim % heads, ", ", bad % dim, ") is NaN or infinite, expected a finite number");
+  if (bad >= 0) {
+    typename Rows::non_const_value_type number{};
+    copy_to_host<typename Rows::memory_space>(exec, rows.data() + bad, &number, 1);
+    fail(ErrorCode::non_finite, caller, ": ", name, "(", bad / dim / heads, ", ", bad / dim % heads,
+         ", ", bad % dim, ") is ", dense_rows(&number, 1, 1).read(0), ", expected ",
+         expected_within(limit));
+  }
+}
+
+/// Checks rows that attention is to read exactly, now or until they are compressed.
+/// @throws what `require_within` does
+template <class Exec, class Rows>
+void require_attendable(const Exec& exec, const char* caller, const Rows& keys,
+                        const Rows& values) {
+  require_within(exec, caller, "keys", keys, largest_row_number);
+  require_within(exec, caller, "values", values, largest_row_number);
 }
 
 /// Checks the extents of keys and values against each other and the layer.

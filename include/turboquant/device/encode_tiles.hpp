@@ -264,6 +264,41 @@ void encode_tiles(const ExecutionSpace& exec, const TileCodec<MemorySpace>& code
   }
 }
 
+namespace detail {
+
+/// Index, in (token, head, dim) order, of the first number among rows that is NaN or more than
+/// `limit` in magnitude; -1 if there is none. Waits for the result.
+template <class ExecutionSpace>
+[[nodiscard]] std::int64_t first_beyond(const ExecutionSpace& exec, const RowView& rows,
+                                        std::int64_t num_tokens, int heads, int dim, float limit) {
+  constexpr std::int64_t none = (std::numeric_limits<std::int64_t>::max)();
+  std::int64_t first = none;
+  Kokkos::parallel_reduce(
+      "turboquant::first_beyond",
+      Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::int64_t>>(exec, 0,
+                                                                           num_tokens * heads),
+      KOKKOS_LAMBDA(std::int64_t item, std::int64_t & lowest) {
+        const std::int64_t start = rows.offset(item / heads, static_cast<int>(item % heads));
+        int beyond = 0;
+        for (int d = 0; d < dim; ++d) {
+          beyond += is_within(rows.read(start + d), limit) ? 0 : 1;
+        }
+        if (beyond == 0) {
+          return;
+        }
+        int d = 0;
+        while (is_within(rows.read(start + d), limit)) {
+          ++d;
+        }
+        const std::int64_t index = item * dim + d;
+        lowest = index < lowest ? index : lowest;
+      },
+      Kokkos::Min<std::int64_t>(first));
+  return first == none ? -1 : first;
+}
+
+}  // namespace detail
+
 /// Index, in (token, head, dim) order, of the first NaN or infinity among rows; -1 if all numbers
 /// are finite.
 ///
@@ -280,30 +315,8 @@ template <class ExecutionSpace>
           "first_non_finite: rows.data is null, expected ", num_tokens, " rows");
   require(is_row_type(rows.type), ErrorCode::invalid_argument, "first_non_finite: rows.type is ",
           static_cast<int>(rows.type), ", expected float32, float16 or bfloat16");
-  constexpr std::int64_t none = (std::numeric_limits<std::int64_t>::max)();
-  std::int64_t first = none;
-  Kokkos::parallel_reduce(
-      "turboquant::first_non_finite",
-      Kokkos::RangePolicy<ExecutionSpace, Kokkos::IndexType<std::int64_t>>(exec, 0,
-                                                                           num_tokens * heads),
-      KOKKOS_LAMBDA(std::int64_t item, std::int64_t & lowest) {
-        const std::int64_t start = rows.offset(item / heads, static_cast<int>(item % heads));
-        float poison = 0.0F;  // stays 0 as long as every number is finite
-        for (int d = 0; d < dim; ++d) {
-          poison += rows.read(start + d) * 0.0F;
-        }
-        if (poison == 0.0F) {
-          return;
-        }
-        int d = 0;
-        while (rows.read(start + d) * 0.0F == 0.0F) {
-          ++d;
-        }
-        const std::int64_t index = item * dim + d;
-        lowest = index < lowest ? index : lowest;
-      },
-      Kokkos::Min<std::int64_t>(first));
-  return first == none ? -1 : first;
+  return detail::first_beyond(exec, rows, num_tokens, heads, dim,
+                              (std::numeric_limits<float>::max)());
 }
 
 }  // namespace turboquant

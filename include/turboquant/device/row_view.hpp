@@ -38,6 +38,20 @@ inline constexpr RowType row_type_of = [] {
   }
 }();
 
+/// The largest magnitude of the numbers that appends take, since attention reads them as exact
+/// rows.
+///
+/// A logit in units of log(2) adds at most 576 products of a scaled query's number and a key's,
+/// each below 2^118, as `DecodeInputs` asks for: less than 2^127.2. A weighted sum of values has
+/// weights of at most 1: over 2^31 tokens, at most 2^31 * 2^96 = 2^127. Floats end at 2^128, so
+/// that both leave room for rounding.
+inline constexpr float largest_row_number = 0x1p96F;
+
+/// Whether a number is at most `limit` in magnitude, which a NaN is not.
+[[nodiscard]] constexpr TURBOQUANT_FUNCTION bool is_within(float x, float limit) noexcept {
+  return x >= -limit && x <= limit;
+}
+
 /// Uncompressed vectors (tokens, heads, dim), the dimensions of one vector contiguous; does not own
 /// them.
 ///

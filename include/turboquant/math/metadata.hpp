@@ -111,9 +111,11 @@ namespace detail {
 class MetadataArray {
  public:
   /// Zeros.
-  /// @throws Error(invalid_argument) for a value that is no `MetadataType`.
+  /// @throws Error(invalid_argument) for a value that is no `MetadataType`, Error(overflow) for
+  /// more
+  ///         than 2^63 - 1 bytes.
   MetadataArray(MetadataType type, std::size_t count)
-      : type_(checked("MetadataArray", type)), bytes_(count * metadata_bytes(type)) {}
+      : type_(checked("MetadataArray", type)), bytes_(checked_bytes(type, count)) {}
 
   /// `type`, if it is one.
   static MetadataType checked(const char* caller, MetadataType type) {
@@ -153,6 +155,13 @@ class MetadataArray {
   friend bool operator==(const MetadataArray&, const MetadataArray&) = default;
 
  private:
+  static std::size_t checked_bytes(MetadataType type, std::size_t count) {
+    const std::size_t most = (std::numeric_limits<std::size_t>::max)() / 2 / metadata_bytes(type);
+    require(count <= most, ErrorCode::overflow, "MetadataArray: count is ", count,
+            ", expected at most ", most);
+    return count * metadata_bytes(type);
+  }
+
   MetadataType type_;
   std::vector<std::uint8_t> bytes_;
 };

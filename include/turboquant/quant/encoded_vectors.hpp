@@ -65,8 +65,8 @@ struct EncodedVectors {
   MetadataArray scales;             ///< (count)
 
   /// Zeros for `num_vectors` vectors.
-  /// @throws Error(invalid_argument) for a dim below 1, bits outside 1 to 8 or an unknown metadata
-  /// type, Error(overflow) for more than 2^32 vectors.
+  /// @throws Error(invalid_argument) for a dim below 1, bits outside 1 to 8, or an unknown code
+  /// kind or metadata type, Error(overflow) for more than 2^32 vectors.
   EncodedVectors(std::size_t num_vectors, const CodeFormat& code_format, MetadataType type)
       : format(code_format),
         count(checked_count("EncodedVectors", num_vectors)),
@@ -88,6 +88,9 @@ struct EncodedVectors {
     require(format.dim >= 1 && format.dim <= (1 << 20), ErrorCode::invalid_argument,
             "EncodedVectors: format.dim is ", format.dim, ", expected 1 to 1048576");
     detail::check_bits("EncodedVectors", format.bits);
+    require(to_string(format.kind) != "unknown", ErrorCode::invalid_argument,
+            "EncodedVectors: format.kind is CodeKind(", static_cast<int>(format.kind),
+            "), expected lloyd_max, integer_grid, float8_e4m3 or int8");
     return format.code_bytes();
   }
 };

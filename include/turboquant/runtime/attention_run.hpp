@@ -23,7 +23,10 @@ struct AttentionOptions {
   float sm_scale = 0;         ///< factor of the logits; 0 means 1 / sqrt(key_dim)
   float logits_soft_cap = 0;  ///< logits become cap * tanh(logit / cap); 0 means they stay
   Exactness exactness = Exactness::exact;
-  /// (query_heads) or empty: learned logits that join each head's softmax denominator once
+  /// (query_heads) or empty: learned logits that join each head's softmax denominator once. They
+  /// are not read for checking: NaN gives NaN for output and lse of its head, +infinity an output
+  /// of 0 and an lse of +infinity (on accelerators NaN), -infinity is no sink. A head that sees no
+  /// token has an output of 0 and the learned logit as lse, whatever it is.
   Kokkos::View<const float*, Space> sink_logits{};
 };
 

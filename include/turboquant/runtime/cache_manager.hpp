@@ -136,16 +136,16 @@ class CacheManager {
 
   /// Appends tokens to one layer of several sequences.
   ///
-  /// In mode off the tokens are only counted; a sequence that misses tokens is refused by later
-  /// calls until it is truncated to what is there.
+  /// In mode off the tokens are only counted, whatever numbers are in their rows; a sequence that
+  /// misses tokens is refused by later calls until it is truncated to what is there.
   /// @param sequences  (n), all different
   /// @param cu_seqlens (n + 1), rows [cu_seqlens[i], cu_seqlens[i + 1]) belong to sequences[i]
-  /// @param keys       (rows, kv_heads, key_dim), finite
-  /// @param values     (rows, kv_heads, value_dim), finite
+  /// @param keys       (rows, kv_heads, key_dim), at most `largest_row_number` = 2^96 in magnitude
+  /// @param values     (rows, kv_heads, value_dim), as `keys`
   /// @throws Error(capacity) beyond the memory limit, Error(unsupported) for a layer without a
-  /// cache of its own or a
-  ///         sequence with a gap, Error(shape_mismatch), Error(non_finite), Error(out_of_range),
-  ///         Error(invalid_argument) for rows in the memory of these sequences. Waits for `exec`.
+  ///         cache of its own or a sequence with a gap, Error(shape_mismatch), Error(non_finite)
+  ///         for NaN or larger numbers, Error(out_of_range), Error(invalid_argument) for rows in
+  ///         the memory of these sequences. Waits for `exec`.
   template <class Exec>
   void append(const Exec& exec, std::int64_t layer, std::span<const SequenceId> sequences,
               std::span<const std::int64_t> cu_seqlens, const Rows& keys, const Rows& values) {
@@ -174,9 +174,9 @@ class CacheManager {
   /// @param lse     (n, m, query_heads), float: natural log of the softmax denominator; -infinity
   /// for an empty sequence
   /// @throws Error(unsupported) in another mode or for a sequence with a gap; Error(out_of_range)
-  /// for a sequence of 1 to
-  ///         m - 1 tokens; Error(shape_mismatch); Error(invalid_argument) for options outside their
-  ///         domain, or where output or lse overlap each other or an input; Error(capacity) where
+  ///         for a sequence of 1 to m - 1 tokens; Error(shape_mismatch); Error(invalid_argument)
+  ///         for options outside their domain, or where output or lse overlap each other or an
+  ///         input (the memory of the caches themselves is not compared); Error(capacity) where
   ///         workspace does not fit the limit, naming its bytes. Waits for `exec`.
   template <class Exec, class Queries, class Output, class Lse>
   void attend(const Exec& exec, std::int64_t layer, std::span<const SequenceId> sequences,
@@ -208,9 +208,8 @@ class CacheManager {
   /// @param queries    (query_rows, query_heads, key_dim)
   /// @param output     (query_rows, query_heads, value_dim), float, float16 or bfloat16
   /// @param lse        (query_rows, query_heads), float
-  /// @throws Error(unsupported) in another mode, Error(invalid_argument) for options outside their
-  /// domain or where output or lse overlap each other or an input, and what `append` throws; then
-  /// nothing is stored and nothing written
+  /// @throws Error(unsupported) in another mode, and what `append` and `attend` do; then nothing is
+  ///         stored and nothing written
   template <class Exec, class Queries, class Output, class Lse>
   void prefill(const Exec& exec, std::int64_t layer, std::span<const SequenceId> sequences,
                std::span<const std::int64_t> cu_seqlens, const Rows& keys, const Rows& values,

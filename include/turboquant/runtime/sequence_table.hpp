@@ -214,8 +214,7 @@ class SequenceTable {
     for (std::size_t i = 0; i < batch.entries.size(); ++i) {
       require_complete(caller, sequences[i], *batch.entries[i]);
     }
-    require_finite(exec, caller, "keys", keys);
-    require_finite(exec, caller, "values", values);
+    require_attendable(exec, caller, keys, values);
     PagePool<Space>* const pool = batch.layer->pool.get();
     Rollback rollback(batch);
     std::size_t pages = 0;
