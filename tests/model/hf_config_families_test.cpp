@@ -1,3 +1,5 @@
+#include "model/hf_config_models.hpp"
+
 #include <turboquant/model/hf_config.hpp>
 
 #include <doctest/doctest.h>
@@ -11,24 +13,12 @@
 
 using namespace turboquant;
 using turboquant::test::error_of;
+using turboquant::test::every;
+using turboquant::test::Indices;
 using turboquant::test::mentions;
+using turboquant::test::model_of;
 
 namespace {
-
-using Indices = std::vector<std::int64_t>;
-
-ModelConfig model_of(std::int64_t num_layers, const std::string& fields) {
-  return parse_model_config(R"({"num_hidden_layers":)" + std::to_string(num_layers) + "," + fields +
-                            "}");
-}
-
-Indices every(std::int64_t first, std::int64_t step, std::int64_t end) {
-  Indices list;
-  for (std::int64_t i = first; i < end; i += step) {
-    list.push_back(i);
-  }
-  return list;
-}
 
 Indices windowed_layers(const ModelConfig& model) {
   Indices list;

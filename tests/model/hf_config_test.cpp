@@ -1,3 +1,5 @@
+#include "model/hf_config_models.hpp"
+
 #include <turboquant/model/hf_config.hpp>
 #include <turboquant/model/layer_class.hpp>
 
@@ -15,19 +17,11 @@
 
 using namespace turboquant;
 using turboquant::test::error_of;
+using turboquant::test::every;
+using turboquant::test::Indices;
 using turboquant::test::mentions;
 
 namespace {
-
-using Indices = std::vector<std::int64_t>;
-
-Indices every(std::int64_t first, std::int64_t step, std::int64_t end) {
-  Indices list;
-  for (std::int64_t i = first; i < end; i += step) {
-    list.push_back(i);
-  }
-  return list;
-}
 
 Indices full_layers(const std::string& text) {
   return parse_model_config(text).full_attention_layers();

@@ -70,9 +70,9 @@ struct DecodeOptions {
 /// exact sinks at [0, num_sinks), compressed tokens at [history_begin, history_end), of which
 /// position p is token p - page_position of the tiles, and the exact window at window_position +
 /// [0, window_count). Query j of m is at query_position + j and sees every token at its own
-/// position or before, subject to `DecodeProblem::sliding_window`. Exact keys and
-/// values are at most `largest_row_number` in magnitude, or results may be NaN, infinite or wrong;
-/// rows are not read for checking.
+/// position or before, subject to `DecodeProblem::sliding_window`. Exact keys and values are at
+/// most `largest_row_number` in magnitude, or results may be NaN, infinite or wrong; rows are not
+/// read for checking.
 struct DecodeSequence {
   PagedTiles history{};
   std::int64_t page_position = 0;  ///< position of slot 0 of the first page

@@ -55,25 +55,23 @@ void require_contents(const char* caller, const CaptureOptions& options, bool co
   require(compressed || in.tiles.empty(), ErrorCode::shape_mismatch, caller, ": tiles has ",
           in.tiles.size(), " bytes, expected none where nothing is compressed");
   const auto rows = [&](const char* name, const std::vector<T>& numbers, std::int64_t count,
-                        std::int64_t each, float limit) {
+                        std::int64_t each) {
     require(static_cast<std::int64_t>(numbers.size()) == checked_mul(count, each),
             ErrorCode::shape_mismatch, caller, ": ", name, " has ", numbers.size(),
             " numbers, expected ", count, " x ", each);
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       const float x = dense_rows(numbers.data(), 1, 1).read(static_cast<std::int64_t>(i));
-      if (!is_within(x, limit)) {
+      if (!is_within(x, largest_row_number)) {
         fail(ErrorCode::non_finite, caller, ": ", name, "[", i, "] is ", x, ", expected ",
-             expected_within(limit));
+             expected_within(largest_row_number));
       }
     }
   };
   const std::int64_t sinks = (std::min)(in.length, options.sinks);
-  rows("sink_keys", in.sink_keys, sinks, options.shape.key_numbers(), largest_row_number);
-  rows("sink_values", in.sink_values, sinks, options.shape.value_numbers(), largest_row_number);
-  rows("window_keys", in.window_keys, end - in.window_begin, options.shape.key_numbers(),
-       largest_row_number);
-  rows("window_values", in.window_values, end - in.window_begin, options.shape.value_numbers(),
-       largest_row_number);
+  rows("sink_keys", in.sink_keys, sinks, options.shape.key_numbers());
+  rows("sink_values", in.sink_values, sinks, options.shape.value_numbers());
+  rows("window_keys", in.window_keys, end - in.window_begin, options.shape.key_numbers());
+  rows("window_values", in.window_values, end - in.window_begin, options.shape.value_numbers());
 }
 
 }  // namespace detail

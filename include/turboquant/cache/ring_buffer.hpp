@@ -198,10 +198,9 @@ class RingBuffer {
   }
 
   /// Replaces the contents by tokens [begin, begin + count) from rows on the host.
-  /// @throws Error(out_of_range) unless count is 0 to `capacity()` and begin first_position to
-  /// 2^60,
-  ///         Error(invalid_argument) for rows at null, Error(capacity); the buffer is unchanged
-  ///         then. Waits for `exec`. O(count).
+  /// @throws Error(out_of_range) for a count beyond 0 to `capacity()` or a begin beyond
+  ///         first_position to 2^60, Error(invalid_argument) for rows at null, Error(capacity); the
+  ///         buffer is unchanged then. Waits for `exec`. O(count).
   template <class Exec>
   void assign(const Exec& exec, std::int64_t begin, std::int64_t count, const T* keys,
               const T* values) {

@@ -112,8 +112,7 @@ class MetadataArray {
  public:
   /// Zeros.
   /// @throws Error(invalid_argument) for a value that is no `MetadataType`, Error(overflow) for
-  /// more
-  ///         than 2^63 - 1 bytes.
+  /// more than 2^63 - 1 bytes.
   MetadataArray(MetadataType type, std::size_t count)
       : type_(checked("MetadataArray", type)), bytes_(checked_bytes(type, count)) {}
 

@@ -2,6 +2,7 @@
 
 #include <turboquant/model/hf_config_json.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
@@ -13,6 +14,10 @@
 #include <vector>
 
 namespace turboquant::detail {
+
+inline bool is_among(std::string_view name, std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
 
 /// Typed access to one object of a configuration file. An absent field and an explicit null are the
 /// same; a field of the wrong type is an error that names it.

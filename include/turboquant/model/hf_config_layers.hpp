@@ -4,8 +4,6 @@
 #include <turboquant/model/hf_config_rules.hpp>
 #include <turboquant/model/hf_config_windows.hpp>
 
-#include <algorithm>
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -50,45 +48,44 @@ inline std::string_view layout_signal(const ConfigFields& fields) {
 
 /// Classes whose layers differ in a way that no rule here derives: only a list can tell.
 inline bool has_mixed_layers(std::string_view model_type) {
-  static constexpr std::array<std::string_view, 38> known{"bailing_hybrid",
-                                                          "bailing_moe_linear",
-                                                          "beam",
-                                                          "cohere2_moe",
-                                                          "cwm",
-                                                          "deepseek_v4",
-                                                          "diffusion_gemma_text",
-                                                          "dory",
-                                                          "dots3_note_text",
-                                                          "embedding_gemma2_text",
-                                                          "exaone_moe",
-                                                          "flint",
-                                                          "glm5_next_text",
-                                                          "granite_swa",
-                                                          "granitemoe_swa",
-                                                          "inkling2_loop_text",
-                                                          "inkling2_text",
-                                                          "inkling_text",
-                                                          "kimi_linear",
-                                                          "kolibri1",
-                                                          "lara_mini",
-                                                          "lfm3",
-                                                          "mimo_v2_flash",
-                                                          "minicpm_sala",
-                                                          "minimax_m1",
-                                                          "minimax_text_01",
-                                                          "muse_glimmer_text",
-                                                          "muse_spark_text",
-                                                          "nemotron_h",
-                                                          "neomme",
-                                                          "olmo_hybrid",
-                                                          "phi4flash",
-                                                          "plamo2",
-                                                          "qwen4_exp_text",
-                                                          "recurrent_gemma",
-                                                          "samba",
-                                                          "zamba2",
-                                                          "zaya"};
-  return std::find(known.begin(), known.end(), model_type) != known.end();
+  return is_among(model_type, {"bailing_hybrid",
+                               "bailing_moe_linear",
+                               "beam",
+                               "cohere2_moe",
+                               "cwm",
+                               "deepseek_v4",
+                               "diffusion_gemma_text",
+                               "dory",
+                               "dots3_note_text",
+                               "embedding_gemma2_text",
+                               "exaone_moe",
+                               "flint",
+                               "glm5_next_text",
+                               "granite_swa",
+                               "granitemoe_swa",
+                               "inkling2_loop_text",
+                               "inkling2_text",
+                               "inkling_text",
+                               "kimi_linear",
+                               "kolibri1",
+                               "lara_mini",
+                               "lfm3",
+                               "mimo_v2_flash",
+                               "minicpm_sala",
+                               "minimax_m1",
+                               "minimax_text_01",
+                               "muse_glimmer_text",
+                               "muse_spark_text",
+                               "nemotron_h",
+                               "neomme",
+                               "olmo_hybrid",
+                               "phi4flash",
+                               "plamo2",
+                               "qwen4_exp_text",
+                               "recurrent_gemma",
+                               "samba",
+                               "zamba2",
+                               "zaya"});
 }
 
 /// MiMo: 0 is full and 1 is windowed attention; elsewhere the same field is a layer pattern.

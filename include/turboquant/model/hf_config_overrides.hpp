@@ -3,8 +3,6 @@
 #include <turboquant/model/hf_config_fields.hpp>
 #include <turboquant/model/model_config.hpp>
 
-#include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -40,15 +38,11 @@ inline std::map<std::int64_t, ConfigFields> layer_overrides(const ConfigFields& 
 
 /// Whether a layer may override a field that no cache depends on.
 inline bool is_beside_cache(std::string_view name) {
-  static constexpr std::array names{
-      std::string_view("intermediate_size"),   std::string_view("moe_intermediate_size"),
-      std::string_view("num_experts"),         std::string_view("num_local_experts"),
-      std::string_view("n_routed_experts"),    std::string_view("num_experts_per_tok"),
-      std::string_view("top_k_experts"),       std::string_view("hidden_act"),
-      std::string_view("rope_parameters"),     std::string_view("use_double_wide_mlp"),
-      std::string_view("num_attention_heads"),  // compared with the KV heads
-      std::string_view("enable_moe_block")};
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return is_among(name,
+                  {"intermediate_size", "moe_intermediate_size", "num_experts", "num_local_experts",
+                   "n_routed_experts", "num_experts_per_tok", "top_k_experts", "hidden_act",
+                   "rope_parameters", "use_double_wide_mlp", "enable_moe_block",
+                   "num_attention_heads"});  // the last is compared with the KV heads
 }
 
 /// Gives layers the KV heads, the width and the window that they override; a window only where the

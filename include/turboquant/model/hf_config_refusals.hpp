@@ -27,66 +27,56 @@ inline std::string_view two_tower_field(const ConfigFields& fields) {
 
 /// Classes with an encoder and a decoder, for files that state neither switch nor sizes.
 inline bool is_two_tower_type(std::string_view type) {
-  for (const std::string_view known : {"bart",
-                                       "bigbird_pegasus",
-                                       "blenderbot",
-                                       "blenderbot-small",
-                                       "dia",
-                                       "encoder-decoder",
-                                       "florence2",
-                                       "fsmt",
-                                       "led",
-                                       "longt5",
-                                       "m2m_100",
-                                       "marian",
-                                       "mbart",
-                                       "moonshine",
-                                       "mt5",
-                                       "mvp",
-                                       "nllb-moe",
-                                       "pegasus",
-                                       "pegasus_x",
-                                       "pix2struct",
-                                       "plbart",
-                                       "prophetnet",
-                                       "seamless_m4t",
-                                       "seamless_m4t_v2",
-                                       "t5",
-                                       "t5gemma",
-                                       "speech_to_text",
-                                       "switch_transformers",
-                                       "t5gemma2",
-                                       "udop",
-                                       "umt5",
-                                       "vision-encoder-decoder",
-                                       "whisper",
-                                       "speecht5",
-                                       "speech-encoder-decoder"}) {
-    if (known == type) {
-      return true;
-    }
-  }
-  return false;
+  return is_among(type, {"bart",
+                         "bigbird_pegasus",
+                         "blenderbot",
+                         "blenderbot-small",
+                         "dia",
+                         "encoder-decoder",
+                         "florence2",
+                         "fsmt",
+                         "led",
+                         "longt5",
+                         "m2m_100",
+                         "marian",
+                         "mbart",
+                         "moonshine",
+                         "mt5",
+                         "mvp",
+                         "nllb-moe",
+                         "pegasus",
+                         "pegasus_x",
+                         "pix2struct",
+                         "plbart",
+                         "prophetnet",
+                         "seamless_m4t",
+                         "seamless_m4t_v2",
+                         "t5",
+                         "t5gemma",
+                         "speech_to_text",
+                         "switch_transformers",
+                         "t5gemma2",
+                         "udop",
+                         "umt5",
+                         "vision-encoder-decoder",
+                         "whisper",
+                         "speecht5",
+                         "speech-encoder-decoder"});
 }
 
 /// Classes whose attention sees both directions, and some of which attend causally where
 /// `is_decoder` says so.
 inline bool is_encoder_type(std::string_view type) {
-  for (const std::string_view known :
-       {"albert",     "bert",        "big_bird",      "camembert",  "convbert",
-        "deberta",    "deberta-v2",  "data2vec-text", "distilbert", "electra",
-        "ernie",      "esm",         "esmc",          "eurobert",   "flaubert",
-        "fnet",       "funnel",      "gte",           "ibert",      "jina_embeddings_v3",
-        "layoutlm",   "longformer",  "luke",          "mobilebert", "megatron-bert",
-        "modernbert", "mpnet",       "mra",           "nomic_bert", "nystromformer",
-        "rembert",    "roberta",     "reformer",      "roc_bert",   "roberta-prelayernorm",
-        "roformer",   "squeezebert", "tapas",         "xlm",        "xlm-roberta",
-        "xmod",       "yoso",        "xlm-roberta-xl"}) {
-    if (known == type) {
-      return true;
-    }
-  }
-  return false;
+  return is_among(
+      type, {"albert",     "bert",        "big_bird",      "camembert",  "convbert",
+             "deberta",    "deberta-v2",  "data2vec-text", "distilbert", "electra",
+             "ernie",      "esm",         "esmc",          "eurobert",   "flaubert",
+             "fnet",       "funnel",      "gte",           "ibert",      "jina_embeddings_v3",
+             "layoutlm",   "longformer",  "luke",          "mobilebert", "megatron-bert",
+             "modernbert", "mpnet",       "mra",           "nomic_bert", "nystromformer",
+             "rembert",    "roberta",     "reformer",      "roc_bert",   "roberta-prelayernorm",
+             "roformer",   "squeezebert", "tapas",         "xlm",        "xlm-roberta",
+             "xmod",       "yoso",        "xlm-roberta-xl"});
 }
 
 /// The field which says that attention sees both directions, so that no cache of earlier tokens
@@ -117,11 +107,9 @@ inline void require_no_other_language_model(const ConfigFields& root) {
       continue;
     }
     const ConfigFields nested = *root.object(name);
-    bool named = nested.has("vocab_size");
-    for (const std::string_view usual :
-         {"decoder", "language_model", "language_model_config", "llm_cfg", "lm_config"}) {
-      named = named || name == usual;
-    }
+    const bool named = nested.has("vocab_size") ||
+                       is_among(name, {"decoder", "language_model", "language_model_config",
+                                       "llm_cfg", "lm_config"});
     require(!named || layer_count_field(nested).empty(), ErrorCode::unsupported,
             "parse_model_config: ", nested.path(),
             " has layers of its own, expected the language model at the top or in text_config, "

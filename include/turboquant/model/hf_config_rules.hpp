@@ -42,7 +42,7 @@ struct RuleInput {
     return *layers;
   }
   [[nodiscard]] bool is_type(std::initializer_list<std::string_view> names) const {
-    return std::find(names.begin(), names.end(), model_type) != names.end();
+    return is_among(model_type, names);
   }
 };
 

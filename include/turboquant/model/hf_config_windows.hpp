@@ -134,8 +134,7 @@ inline LayerList rule_dense(const RuleInput& in) {
   if (in.is_type({"llama"})) {
     list.notes.push_back(
         "sliding_window is no field of the class of llama: layers are windowed because engines "
-        "keep "
-        "windowed caches");
+        "keep windowed caches");
   }
   const std::int64_t first_windowed = first_windowed_layer(in);
   for (std::int64_t i = first_windowed; i < num_layers; ++i) {

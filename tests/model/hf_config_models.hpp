@@ -1,0 +1,30 @@
+#pragma once
+
+// Models from a few fields of a config.json, and lists of layers.
+
+#include <turboquant/model/hf_config.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace turboquant::test {
+
+using Indices = std::vector<std::int64_t>;
+
+/// A model of `num_layers` layers with `fields` after their number.
+inline ModelConfig model_of(std::int64_t num_layers, const std::string& fields) {
+  return parse_model_config(R"({"num_hidden_layers":)" + std::to_string(num_layers) + "," + fields +
+                            "}");
+}
+
+/// first, first + step, ... below `end`.
+inline Indices every(std::int64_t first, std::int64_t step, std::int64_t end) {
+  Indices list;
+  for (std::int64_t i = first; i < end; i += step) {
+    list.push_back(i);
+  }
+  return list;
+}
+
+}  // namespace turboquant::test
