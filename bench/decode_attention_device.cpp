@@ -55,6 +55,7 @@ Timing time_shape(const DecodeShape& shape, cudaStream_t stream, TileOrder order
   decode.num_splits = from_environment("SPLITS");
   decode.cluster = from_environment("CLUSTER");
   decode.ring_teams = static_cast<RingTeams>(from_environment("RING_TEAMS"));
+  decode.ring_stages = from_environment("RING_STAGES");
   decode.device = static_cast<DeviceArch>(from_environment("DEVICE"));
   const turboquant_bench::DecodeSteps steps(shape, stream, order, decode);
   steps.run(0);

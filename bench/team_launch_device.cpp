@@ -34,7 +34,7 @@ using turboquant_bench::DecodeSteps;
 struct NativeTeam : detail::cuda::LoadingTeam<detail::cuda::MmaShape<3, 4, 128, 128>, 1> {
   using Loading = detail::cuda::LoadingTeam<detail::cuda::MmaShape<3, 4, 128, 128>, 1>;
   static constexpr int blocks_per_unit = detail::cuda::teams_per_unit;
-  [[nodiscard]] static constexpr std::size_t scratch_bytes(int) { return Loading::scratch_bytes; }
+  static constexpr std::size_t most_scratch_bytes = Loading::scratch_bytes;
 };
 
 /// What `run_decode` enqueues for the plan of `steps`, without Kokkos.

@@ -426,6 +426,44 @@ TEST_CASE("diffuse and peaked heads over long histories") {
   }
 }
 
+TEST_CASE("rings of any length give the same bits") {
+  if (!available() || !has_rings()) {
+    return;
+  }
+  const Device exec;
+  for (const int dim : {64, 128, 256}) {
+    for (const int ratio : {3, 7}) {
+      for (const int splits : {1, 3}) {
+        CAPTURE(dim);
+        CAPTURE(ratio);
+        CAPTURE(splits);
+        Setup setup;
+        setup.format = make_format(3, 4, dim, dim);
+        setup.ratio = ratio;
+        setup.sequences = {{1, 900, 3}, {0, 64, 0}, {0, 2000, 70}, {2, 0, 5}};
+        const Problem problem(setup);
+        const SpaceProblem<Device> there(problem);
+        for (const int cluster : {1, 3}) {
+          DecodeOptions options;
+          options.device = DeviceArch::matrix_units_ring;
+          options.ring_teams = RingTeams::two_warps;
+          options.num_splits = splits;
+          options.cluster = cluster;
+          options.ring_stages = 2;
+          const Result expected = there.run(exec, options);
+          for (const int stages : {3, 4}) {
+            CAPTURE(stages);
+            options.ring_stages = stages;
+            const Result result = there.run(exec, options);
+            CHECK(result.output == expected.output);
+            CHECK(result.lse == expected.lse);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("output in half precision") {
   if (!available()) {
     return;

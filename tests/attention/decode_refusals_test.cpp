@@ -409,6 +409,9 @@ TEST_CASE("problems and options outside their domain") {
           [](P&, O& o) { o.exactness = static_cast<Exactness>(3); });
   refused("cluster is -1, expected 0 (automatic) to 16", [](P&, O& o) { o.cluster = -1; });
   refused("cluster is 17", [](P&, O& o) { o.cluster = 17; });
+  for (const int bad : {-1, 1, 5}) {
+    refused("ring_stages is ", [bad](P&, O& o) { o.ring_stages = bad; });
+  }
   check_message(plan_refusal(ErrorCode::overflow,
                              [](P& p, O& o) {
                                p.num_sequences = 1 << 20;

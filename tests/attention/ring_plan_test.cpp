@@ -80,20 +80,47 @@ TEST_CASE("long histories keep nearly all of the device busy, at once") {
 }
 
 TEST_CASE("what was fastest on an H200 is chosen") {
-  const auto check = [](const detail::MmaPlan& made, RingTeams teams, int splits, int cluster) {
+  const auto check = [](const detail::MmaPlan& made, RingTeams teams, int splits, int cluster,
+                        int stages) {
     CAPTURE(made.describe());
     CHECK(made.teams == teams);
     CHECK(made.num_splits == splits);
     CHECK(made.cluster == cluster);
+    CHECK(made.ring_stages == stages);
   };
-  check(plan(1, 4, 128, 2048), RingTeams::eight_warps, 1, 4);
-  check(plan(1, 4, 128, 8192), RingTeams::eight_warps, 16, 1);
-  check(plan(1, 4, 128, 131072), RingTeams::eight_warps, 16, 1);
-  check(plan(8, 4, 128, 32768), RingTeams::eight_warps, 1, 2);
-  check(plan(8, 8, 128, 32768), RingTeams::eight_warps, 1, 2);
-  check(plan(16, 1, 128, 16384), RingTeams::eight_warps, 1, 1);
-  check(plan(32, 4, 128, 16384), RingTeams::two_warps, 1, 1);
-  check(plan(64, 4, 128, 2048), RingTeams::two_warps, 1, 1);
+  check(plan(1, 4, 128, 2048), RingTeams::eight_warps, 1, 4, 2);
+  check(plan(1, 4, 128, 8192), RingTeams::eight_warps, 16, 1, 2);
+  check(plan(1, 4, 128, 131072), RingTeams::eight_warps, 16, 1, 2);
+  check(plan(8, 4, 128, 32768), RingTeams::eight_warps, 1, 2, 2);
+  check(plan(8, 8, 128, 32768), RingTeams::eight_warps, 1, 2, 2);
+  check(plan(16, 1, 128, 16384), RingTeams::eight_warps, 1, 1, 2);
+  check(plan(32, 4, 128, 16384), RingTeams::two_warps, 1, 1, 3);
+  check(plan(64, 4, 128, 2048), RingTeams::two_warps, 1, 1, 2);
+}
+
+TEST_CASE("a multiprocessor has room for one kernel's teams, or for two kernels'") {
+  for (const int sequences : {1, 3, 16, 17, 30, 33, 45, 60, 66, 100, 1000}) {
+    for (const int ratio : {4, 8}) {
+      for (const int dim : {64, 96, 128, 192, 256}) {
+        for (const RingTeams teams : {RingTeams::two_warps, RingTeams::eight_warps}) {
+          DecodeOptions options;
+          options.ring_teams = teams;
+          options.num_splits = 1;
+          options.cluster = 1;
+          const detail::MmaPlan made = plan(sequences, ratio, dim, 4096, options);
+          const detail::cuda::RingTeamSize size =
+              detail::ring_team_size(make_format(dim), made.sets, teams);
+          CHECK(made.ring);
+          const int load = (8 * sequences * made.row_blocks + 131) / 132;
+          const int own = load < size.per_unit ? load : size.per_unit;
+          CHECK((made.resident_teams == own || made.resident_teams == 2 * own));
+          CHECK(made.resident_teams <= size.per_unit);
+          CHECK(made.ring_stages >= 2);
+          CHECK(made.ring_stages <= size.stages[static_cast<std::size_t>(made.resident_teams)]);
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE("what options ask for is kept") {
@@ -135,6 +162,20 @@ TEST_CASE("clusters that a device does not have are not chosen") {
         "the teams or clusters asked for do not exist");
 }
 
+TEST_CASE("rings that do not fit are refused by name") {
+  DecodeOptions options;
+  options.ring_teams = RingTeams::eight_warps;
+  options.ring_stages = 4;
+  CHECK(plan(1, 4, 128, 1000, options).describe() ==
+        "tiles loaded into registers (the steps of a ring that were asked for do not fit)");
+  options.ring_stages = 3;
+  CHECK(plan(1, 4, 128, 1000, options).ring_stages == 3);
+  options.ring_stages = 4;
+  options.device = DeviceArch::matrix_units_ring;
+  CHECK(plan(1, 4, 128, 1000, options).refusal ==
+        "the steps of a ring that were asked for do not fit");
+}
+
 TEST_CASE("without rings, the plan says why") {
   DecodeProblem problem;
   problem.max_history_tokens = 1000;
@@ -161,6 +202,10 @@ TEST_CASE("every kind of team fits the memory of a multiprocessor for every form
             detail::ring_team_size(make_format(dim), sets, teams);
         CHECK(size.per_unit >= 1);
         CHECK(size.warps * size.per_unit <= 8);
+        for (int teams_at_once = 1; teams_at_once <= size.per_unit; ++teams_at_once) {
+          CHECK(size.stages[static_cast<std::size_t>(teams_at_once)] >= 2);
+          CHECK(size.stages[static_cast<std::size_t>(teams_at_once)] <= 4);
+        }
       }
     }
   }

@@ -17,10 +17,17 @@ struct DecodeWorkspace {
                                                   std::int64_t index) const noexcept {
     return reinterpret_cast<float*>(base + section) + index;
   }
-  /// Where the parts of walk number `walk` meet: a counter and num_splits marks.
-  [[nodiscard]] TURBOQUANT_FUNCTION std::uint64_t* meeting_place(std::int64_t walk) const noexcept {
+  /// Where the teams of rank `rank` of the parts of walk number `walk` meet: a counter and
+  /// num_splits marks.
+  [[nodiscard]] TURBOQUANT_FUNCTION std::uint64_t* meeting_place(std::int64_t walk,
+                                                                 int rank) const noexcept {
     return reinterpret_cast<std::uint64_t*>(base + layout.meeting_places) +
-           walk * (layout.num_splits + 1);
+           (walk * layout.cluster + rank) * (layout.num_splits + 1);
+  }
+  /// On matrix units, number of the first row of a part of walk number `walk`.
+  [[nodiscard]] TURBOQUANT_FUNCTION std::int64_t walk_row(std::int64_t walk,
+                                                          int part) const noexcept {
+    return (walk * layout.num_splits + part) * 4 * layout.sets;
   }
   /// Number of a (sequence, kv head) pair.
   [[nodiscard]] TURBOQUANT_FUNCTION std::int64_t head_index(std::int64_t sequence,
@@ -40,8 +47,11 @@ struct DecodeWorkspace {
   [[nodiscard]] TURBOQUANT_FUNCTION std::int64_t query_at(const RowView& queries,
                                                           std::int64_t sequence, int head,
                                                           int row) const noexcept {
-    return queries.offset(sequence * layout.num_queries + row / layout.ratio,
-                          head * layout.ratio + row % layout.ratio);
+    const auto ratio = static_cast<unsigned>(layout.ratio);
+    const unsigned query = static_cast<unsigned>(row) / ratio;
+    return queries.offset(
+        sequence * layout.num_queries + query,
+        head * layout.ratio + static_cast<int>(static_cast<unsigned>(row) % ratio));
   }
   /// Number of the first query row of a (sequence, part, kv head).
   [[nodiscard]] TURBOQUANT_FUNCTION std::int64_t part_row(std::int64_t sequence, int part,

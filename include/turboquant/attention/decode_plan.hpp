@@ -80,7 +80,9 @@ struct DecodeLayout {
   int row_blocks = 1;     ///< matrix units and dot products: teams that share the rows of a kv head
   bool ring = false;      ///< matrix units: tiles are copied into rings
   int team_warps = 8;     ///< rings: warps of a team
-  int cluster = 1;        ///< rings: teams of a part
+  int ring_stages = 0;    ///< rings: steps of a ring
+  int resident_teams = 1;  ///< rings: teams that a multiprocessor has room for
+  int cluster = 1;         ///< rings: teams of a part
   /// Matrix units: the last part of a walk to be done merges them all; otherwise a second kernel
   /// does.
   bool parts_meet = false;
@@ -93,10 +95,14 @@ struct DecodeLayout {
   std::int64_t prepared_bytes = 0;
   std::int64_t states = 0;  ///< (sequences, num_splits, kv_heads, state_bytes)
   std::int64_t state_bytes = 0;
-  std::int64_t outputs = 0;         ///< (sequences, parts, kv_heads, rows, value_dim) float
-  std::int64_t maxima = 0;          ///< (sequences, parts, kv_heads, rows) float
-  std::int64_t sums = 0;            ///< the same
-  std::int64_t meeting_places = 0;  ///< (sequences, kv_heads, row_blocks, num_splits + 1) 8 bytes
+  /// (sequences, parts, kv_heads, rows, value_dim) float; on matrix units (sequences, kv_heads,
+  /// row_blocks, num_splits, 4 sets, value_dim)
+  std::int64_t outputs = 0;
+  std::int64_t totals = 0;  ///< on matrix units, (maximum, sum) of each row of outputs, float
+  std::int64_t maxima = 0;  ///< (sequences, parts, kv_heads, rows) float
+  std::int64_t sums = 0;    ///< the same
+  /// (sequences, kv_heads, row_blocks, cluster, num_splits + 1) 8 bytes
+  std::int64_t meeting_places = 0;
   std::int64_t bytes = 0;
 };
 
@@ -255,6 +261,9 @@ class DecodePlan {
     require(options.cluster >= 0 && options.cluster <= detail::cuda::most_cluster_blocks,
             ErrorCode::invalid_argument, "plan_decode: cluster is ", options.cluster,
             ", expected 0 (automatic) to ", detail::cuda::most_cluster_blocks);
+    require(options.ring_stages == 0 || (options.ring_stages >= 2 && options.ring_stages <= 4),
+            ErrorCode::invalid_argument, "plan_decode: ring_stages is ", options.ring_stages,
+            ", expected 0 (automatic) or 2 to 4");
     if (options.num_splits > 0) {
       layout_.num_splits = options.num_splits;
       return;
@@ -308,17 +317,25 @@ class DecodePlan {
     layout_.tiles_per_split = 0;
     layout_.ring = mma.ring;
     layout_.team_warps = mma.team_warps;
+    layout_.ring_stages = mma.ring_stages;
+    layout_.resident_teams = mma.resident_teams;
     layout_.cluster = mma.cluster;
     layout_.parts = mma.num_splits > 1 ? mma.num_splits : 0;
     Sections section;
     layout_.parts_meet = mma.num_splits > 1 && mma.parts_meet;
+    const std::int64_t walks = checked_mul(checked_mul(layout_.num_sequences, layout_.kv_heads),
+                                           std::int64_t{layout_.row_blocks});
     if (layout_.parts_meet) {
       layout_.mark = detail::next_mark();
-      const std::int64_t walks = checked_mul(checked_mul(layout_.num_sequences, layout_.kv_heads),
-                                             std::int64_t{layout_.row_blocks});
-      layout_.meeting_places = section(checked_mul(walks, std::int64_t{mma.num_splits} + 1), 8);
+      layout_.meeting_places = section(checked_mul(checked_mul(walks, std::int64_t{mma.cluster}),
+                                                   std::int64_t{mma.num_splits} + 1),
+                                       8);
     }
-    lay_out_parts(section);
+    const std::int64_t rows =
+        checked_mul(checked_mul(walks, std::int64_t{layout_.parts}), std::int64_t{4} * mma.sets);
+    layout_.outputs = section(rows, 4 * codec_.format().value_dim);
+    layout_.totals = section(rows, 8);
+    layout_.bytes = section.bytes();
   }
 
   void lay_out(std::size_t prepared_bytes, std::size_t state_bytes) {

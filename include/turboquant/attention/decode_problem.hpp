@@ -59,6 +59,7 @@ struct DecodeOptions {
   /// With rings: teams of a part that exchange results without memory, 1 to 16; 0 chooses.
   int cluster = 0;
   RingTeams ring_teams = RingTeams::automatic;  ///< with rings
+  int ring_stages = 0;  ///< with rings: steps of 64 tokens (32 for wide heads), 2 to 4; 0 chooses
 
   static constexpr std::int64_t default_tiles_per_split = 16;
 };

@@ -28,17 +28,27 @@ struct HistoryTiles {
     constexpr auto tile_tokens = static_cast<std::int64_t>(TileFormat::max_tokens);
     first_tile = begin / tile_tokens;
     end_tile = end > begin ? (end - 1) / tile_tokens + 1 : first_tile;
-    const std::int64_t tiles = end_tile - first_tile;
-    const std::int64_t even =
-        layout.num_splits == 1 ? tiles : (tiles + layout.num_splits - 1) / layout.num_splits;
-    per_split = layout.tiles_per_split > 0 ? layout.tiles_per_split : even;
+    per_split = end_tile - first_tile;
+    if (layout.tiles_per_split > 0) {
+      per_split = layout.tiles_per_split;
+    } else if (layout.num_splits > 1) {
+      per_split = pieces(per_split, layout.num_splits);
+    }
   }
 
   /// Parts that hold tiles: the first ones.
   [[nodiscard]] TURBOQUANT_FUNCTION int parts() const noexcept {
-    return end_tile == first_tile
-               ? 0
-               : static_cast<int>((end_tile - first_tile + per_split - 1) / per_split);
+    return end_tile == first_tile ? 0 : static_cast<int>(pieces(end_tile - first_tile, per_split));
+  }
+
+ private:
+  /// `tiles / size`, rounded up. 32 bits are enough: 2^32 tiles are more than any memory.
+  [[nodiscard]] static TURBOQUANT_FUNCTION std::int64_t pieces(std::int64_t tiles,
+                                                               std::int64_t size) noexcept {
+    const auto all = static_cast<std::uint32_t>(tiles);
+    const auto each = static_cast<std::uint32_t>(size);
+    const std::uint32_t whole = all / each;
+    return std::int64_t{whole} + (whole * each < all ? 1 : 0);
   }
 };
 

@@ -86,7 +86,9 @@ class MmaLauncher {
   void attend_blocks() const {
     const int warps = workspace_.layout.team_warps;
     cuda::launch_in_blocks(exec_,
-                           {parts(), workspace_.layout.cluster, warps, Team::scratch_bytes(warps)},
+                           {parts(), workspace_.layout.cluster, warps,
+                            Team::scratch_bytes_of(warps, workspace_.layout.ring_stages,
+                                                   workspace_.layout.resident_teams)},
                            MmaAttendBlocks<Team>{{workspace_, sequences_, preparation_, outputs_}});
   }
 

@@ -28,73 +28,71 @@ struct MmaAttend {
 
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION void attend(const Context& context) const {
-    Team::begin(context);
-    context.await_earlier();
+    const Team team{workspace.layout.ring_stages};
+    auto source = team.source(context);
+    source.begin();
     auto& scratch = *reinterpret_cast<Scratch*>(context.scratch);
     const DecodeLayout& layout = workspace.layout;
     // Parts that share tiles are neighbours.
-    int item = context.item;
-    const int block = item % layout.row_blocks;
-    item /= layout.row_blocks;
-    const int split = item % layout.num_splits;
-    item /= layout.num_splits;
-    const int head = item % layout.kv_heads;
-    const int index = item / layout.kv_heads;
+    auto item = static_cast<unsigned>(context.item);
+    const auto block = static_cast<int>(item % static_cast<unsigned>(layout.row_blocks));
+    item /= static_cast<unsigned>(layout.row_blocks);
+    const auto split = static_cast<int>(item % static_cast<unsigned>(layout.num_splits));
+    item /= static_cast<unsigned>(layout.num_splits);
+    const auto head = static_cast<int>(item % static_cast<unsigned>(layout.kv_heads));
+    const auto index = static_cast<int>(item / static_cast<unsigned>(layout.kv_heads));
     const int first_row = block * 4 * sets;
     const int rows = layout.rows - first_row < 4 * sets ? layout.rows - first_row : 4 * sets;
-    const std::int64_t part_row = workspace.part_row(index, split, head) + first_row;
+    const std::int64_t walk_index =
+        (std::int64_t{index} * layout.kv_heads + head) * layout.row_blocks + block;
     const auto query_at = [&](int row) {
       return workspace.query_at(preparation.queries, index, head, first_row + row);
     };
-    float* spare = Team::spare(context, context.warp);
-    cuda::QueryRow<dim> query;
-    query.load(preparation, query_at(context.warp < rows ? context.warp : 0), context.warp < rows,
-               context.lane);
-    auto source = Team::source(context);
+    std::int64_t first[Team::rows_of_warp];
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int i = 0; i < Team::rows_of_warp; ++i) {
+      const int row = context.warp + i * context.warps;
+      first[i] = row < rows ? query_at(row) : -1;
+    }
+    float* spare = team.spare(context, context.warp);
+    context.await_earlier();
+    // The sequence's record and query rows are one trip to memory, page tables the next, and tiles
+    // the third. Rows are prepared while tiles are on their way.
+    const DecodeSequence sequence = read_record(sequences + index);
+    cuda::QueryRows<dim, Team::rows_of_warp> query;
+    query.load(preparation, context.lane, first);
+    const HistoryTiles history(layout, sequence);
+    const int filled = layout.num_splits == 1 ? 1 : history.parts();
+    const int parts = filled > 1 ? filled : 1;
+    const std::int64_t exact_tokens = sequence.num_sinks + sequence.window_count;
     cuda::WarpSteps steps;
-    int parts = 1;
-    std::int64_t exact_tokens = 0;
-    // One warp asks for tiles and then prepares its rows, the others the other way round.
-    TURBOQUANT_KEEP_LOOP_IN_KERNELS
-    for (int turn = 0; turn < 2; ++turn) {
-      if ((turn == 0) == Team::asks_first(context)) {
-        const DecodeSequence& sequence = sequences[index];
-        const HistoryTiles history(layout, sequence);
-        const int filled = layout.num_splits == 1 ? 1 : history.parts();
-        parts = filled > 1 ? filled : 1;
-        exact_tokens = sequence.num_sinks + sequence.window_count;
-        if (split < parts) {
-          cuda::TileWalk walk = make_walk(sequence, history, split, head);
-          walk.mask.first_row = first_row;
-          walk.mask.rows = rows;
-          steps = cuda::WarpSteps::of<Shape>(walk, context, context.warp);
-          Team::start(context, walk, steps, source);
-          if (context.thread() == 0) {
-            scratch.walk = walk;
-          }
-        }
-      } else {
-        for (int slot = context.warp; slot < 4 * sets; slot += context.warps) {
-          if (slot != context.warp) {
-            query.load(preparation, query_at(slot < rows ? slot : 0), slot < rows, context.lane);
-          }
-          cuda::prepare_row<dim, sets>(preparation, query, context.lane, slot, scratch.prepared,
-                                       spare);
-        }
+    if (split < parts) {
+      cuda::TileWalk walk = make_walk(sequence, history, split, head);
+      steps = cuda::WarpSteps::of<Shape>(walk, context, context.warp);
+      source.start(walk, steps);
+      if (context.thread() == 0) {
+        set_newest(sequence, walk);
+        walk.mask.first_row = first_row;
+        walk.mask.rows = rows;
+        scratch.walk = walk;
       }
+    }
+    TURBOQUANT_KEEP_LOOP_IN_KERNELS
+    for (int slot = context.warp; slot < 4 * sets; slot += context.warps) {
+      cuda::prepare_row(preparation, query, context.lane, slot, scratch.prepared, spare);
     }
     if (split >= parts) {
       // Nobody waits for this part where parts meet.
       if (!layout.parts_meet && context.rank == 0 && context.thread() < rows) {
-        *workspace.floats(layout.maxima, part_row + context.thread()) = negative_infinity;
+        *workspace.floats(layout.totals, 2 * (workspace.walk_row(walk_index, split) +
+                                              context.thread())) = negative_infinity;
       }
       return;
     }
     const int walker = split * steps.stride + steps.first;
     const bool any_exact = walker < exact_tokens;
     if (any_exact) {
-      const DecodeSequence& sequence = sequences[index];
-      cuda::ExactRows exact = exact_rows(sequence, head);
+      cuda::ExactRows exact = exact_rows(sequences[index], head);
       exact.walkers = parts * steps.stride;
       exact.walker = walker;
       exact.attend<dim>(
@@ -119,32 +117,32 @@ struct MmaAttend {
       }
     }
     cuda::attend_steps(scratch.walk, steps, context.lane, source, state);
-    const RowSink sink{
-        workspace, outputs,   dim,      index,
-        head,      first_row, part_row, layout.parts_meet ? parts : layout.num_splits};
-    cuda::add_teams(context, state, scratch, Team::rows(context), Team::spare(context, 0), rows,
+    const RowSink sink{workspace,
+                       outputs,
+                       dim,
+                       index,
+                       head,
+                       first_row,
+                       workspace.walk_row(walk_index, split),
+                       layout.parts_meet ? parts : layout.num_splits};
+    cuda::add_teams(context, state, scratch, team.rows(context), team.spare(context, 0), rows,
                     sink);
     if (layout.parts_meet && parts > 1) {
-      const std::int64_t walk_index =
-          (std::int64_t{index} * layout.kv_heads + head) * layout.row_blocks + block;
-      merge_parts(context, scratch, sink, walk_index, split, parts, rows,
-                  part_row - split * std::int64_t{layout.kv_heads} * layout.rows);
+      merge_parts(context, scratch, sink, walk_index, split, parts, rows);
     }
   }
 
  private:
-  /// The last team of a walk merges its parts.
+  /// The last team of a walk, or the last of its rank, merges the parts, or its share of them.
   /// @param walk_index of (sequence, kv head, block of rows)
-  /// @param first_row of part 0 in the workspace
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION void merge_parts(const Context& context, Scratch& scratch,
                                                const RowSink& sink, std::int64_t walk_index,
-                                               int split, int parts, int rows,
-                                               std::int64_t first_row) const {
+                                               int split, int parts, int rows) const {
     const DecodeLayout& layout = workspace.layout;
     context.barrier();
     if (context.warp == 0) {
-      std::uint64_t* counter = workspace.meeting_place(walk_index);
+      std::uint64_t* counter = workspace.meeting_place(walk_index, context.rank);
       const cuda::MeetingPlace place{counter, counter + 1, layout.mark};
       const bool last = place.is_last(split, parts, context.lane);
       if (context.lane == 0) {
@@ -155,15 +153,15 @@ struct MmaAttend {
     if (scratch.merges == 0) {
       return;
     }
-    for (int i = context.thread(); i < rows * (dim / 2); i += context.threads()) {
+    const auto share = cuda::TeamShare::of(context, rows * (dim / 2));
+    for (int i = share.begin + context.thread(); i < share.end; i += context.threads()) {
       const int row = i / (dim / 2);
       const int d = i % (dim / 2) * 2;
-      const cuda::PartRows from{workspace.floats(layout.maxima, first_row + row),
-                                workspace.floats(layout.sums, first_row + row),
-                                workspace.floats(layout.outputs, (first_row + row) * dim),
-                                std::int64_t{layout.kv_heads} * layout.rows};
+      const std::int64_t first = workspace.walk_row(walk_index, 0) + row;
+      const cuda::PartRows from{workspace.floats(layout.totals, 2 * first),
+                                workspace.floats(layout.outputs, first * dim)};
       cuda::PartSum total;
-      from.add(parts, 0, 1, dim, d, total);
+      from.add(parts, 0, 1, 4 * sets, dim, d, total);
       sink.finish(row, d, total);
     }
   }
@@ -174,10 +172,24 @@ struct MmaAttend {
     return static_cast<int>(distance > far ? far : (distance < -far ? -far : distance));
   }
 
+  /// The fields of a record that say which tokens are seen, in one trip to memory.
+  static KOKKOS_FORCEINLINE_FUNCTION DecodeSequence read_record(const DecodeSequence* at) {
+    DecodeSequence record;
+    record.history.pages = cuda::load_now(&at->history.pages);
+    record.history.tiles_per_page = cuda::load_now(&at->history.tiles_per_page);
+    record.page_position = cuda::load_now(&at->page_position);
+    record.history_begin = cuda::load_now(&at->history_begin);
+    record.history_end = cuda::load_now(&at->history_end);
+    record.num_sinks = cuda::load_now(&at->num_sinks);
+    record.window_count = cuda::load_now(&at->window_count);
+    record.query_position = cuda::load_now(&at->query_position);
+    return record;
+  }
+
+  /// The tiles of a part, without what single queries see of them.
   KOKKOS_FORCEINLINE_FUNCTION cuda::TileWalk make_walk(const DecodeSequence& sequence,
                                                        const HistoryTiles& history, int split,
                                                        int head) const {
-    const DecodeLayout& layout = workspace.layout;
     constexpr std::int64_t most_per_page = 0xFFFFFFFF;
     cuda::TileWalk walk;
     walk.pages = sequence.history.pages;
@@ -189,14 +201,19 @@ struct MmaAttend {
     walk.tiles = static_cast<int>(left < history.per_split ? left : history.per_split);
     walk.head = head;
     const std::int64_t base = walk.first_tile * static_cast<std::int64_t>(TileFormat::max_tokens);
-    const std::int64_t newest = sequence.query_position - sequence.page_position - base;
     walk.mask.begin = within_reach(history.begin - base);
     walk.mask.end = within_reach(history.end - base);
+    return walk;
+  }
+  KOKKOS_FORCEINLINE_FUNCTION void set_newest(const DecodeSequence& sequence,
+                                              cuda::TileWalk& walk) const {
+    const DecodeLayout& layout = workspace.layout;
+    const std::int64_t base = walk.first_tile * static_cast<std::int64_t>(TileFormat::max_tokens);
+    const std::int64_t newest = sequence.query_position - sequence.page_position - base;
     walk.mask.newest = within_reach(newest);
     walk.mask.oldest = layout.sliding_window > 0 ? within_reach(newest - layout.sliding_window)
                                                  : -cuda::StepMask::far;
     walk.mask.ratio = layout.ratio;
-    return walk;
   }
 
   KOKKOS_FORCEINLINE_FUNCTION cuda::ExactRows exact_rows(const DecodeSequence& sequence,
@@ -241,7 +258,7 @@ template <class Team>
 struct MmaAttendBlocks : MmaAttend<Team> {
   static constexpr int most_threads = 32 * Team::warps;
   static constexpr int blocks_per_unit = Team::blocks_per_unit;
-  static constexpr std::size_t most_scratch_bytes = Team::scratch_bytes(Team::warps);
+  static constexpr std::size_t most_scratch_bytes = Team::most_scratch_bytes;
 
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION void operator()(const Context& context) const {

@@ -36,19 +36,21 @@ struct MmaMerge {
     const int query_head = context.item % query_heads;
     const int sequence = token / layout.num_queries;
     const int row = token % layout.num_queries * layout.ratio + query_head % layout.ratio;
-    const std::int64_t first = workspace.part_row(sequence, 0, query_head / layout.ratio) + row;
-    const std::int64_t stride = std::int64_t{layout.kv_heads} * layout.rows;
+    const int block_rows = 4 * layout.sets;
+    const std::int64_t walk =
+        (std::int64_t{sequence} * layout.kv_heads + query_head / layout.ratio) * layout.row_blocks +
+        row / block_rows;
+    const std::int64_t first = workspace.walk_row(walk, 0) + row % block_rows;
     // Two dimensions a thread, or two in a row; where threads are left over, they share the parts.
     const int columns = dim / 2;
     const int sharers = most_threads / columns;
     const int column = context.thread() % columns;
     const int sharer = context.thread() / columns;
-    const cuda::PartRows parts{workspace.floats(layout.maxima, first),
-                               workspace.floats(layout.sums, first),
-                               workspace.floats(layout.outputs, first * dim), stride};
+    const cuda::PartRows parts{workspace.floats(layout.totals, 2 * first),
+                               workspace.floats(layout.outputs, first * dim)};
     cuda::PartSum total;
     if (sharer < sharers) {
-      parts.add(layout.num_splits, sharer, sharers, dim, 2 * column, total);
+      parts.add(layout.num_splits, sharer, sharers, block_rows, dim, 2 * column, total);
     }
     scratch.sums[context.thread()] = total;
     context.barrier();

@@ -3,7 +3,6 @@
 #include <turboquant/attention/decode_kernels.hpp>
 #include <turboquant/device/arch/cuda_mma_results.hpp>
 
-#include <cmath>
 #include <cstdint>
 
 namespace turboquant::detail {
@@ -24,11 +23,11 @@ struct AttentionOutputs {
       total.raise(sink);
       total.sum += cuda::exp2_of(sink - total.maximum);
     }
-    const float inverse = anything ? 1.0F / total.sum : 0.0F;
+    const float inverse = anything ? cuda::reciprocal_of(total.sum) : 0.0F;
     const std::int64_t at = item * dim + d;
     store(at, total.first * inverse, total.second * inverse);
     if (d == 0) {
-      lse[item] = total.sum > 0 ? (total.maximum + std::log2(total.sum)) *
+      lse[item] = total.sum > 0 ? (total.maximum + cuda::log2_of(total.sum)) *
                                       static_cast<float>(natural_log_of_2)
                                 : negative_infinity;
     }
@@ -38,19 +37,15 @@ struct AttentionOutputs {
   /// @param at even
   KOKKOS_FORCEINLINE_FUNCTION void store(std::int64_t at, float x, float y) const {
     switch (type) {
-      case RowType::float16:
-        return put(static_cast<float16*>(output) + at, float16::from_float(x),
-                   float16::from_float(y));
-      case RowType::bfloat16:
-        return put(static_cast<bfloat16*>(output) + at, bfloat16::from_float(x),
-                   bfloat16::from_float(y));
-      default: return put(static_cast<float*>(output) + at, x, y);
+      case RowType::float16: return store_halves(at, cuda::pack_halves(x, y));
+      case RowType::bfloat16: return store_halves(at, cuda::pack_bfloats(x, y));
+      default: static_cast<float*>(output)[at] = x; static_cast<float*>(output)[at + 1] = y;
     }
   }
-  template <class Number>
-  KOKKOS_FORCEINLINE_FUNCTION static void put(Number* at, Number x, Number y) {
-    at[0] = x;
-    at[1] = y;
+  KOKKOS_FORCEINLINE_FUNCTION void store_halves(std::int64_t at, cuda::Word pair) const {
+    auto* const halves = static_cast<std::uint16_t*>(output) + at;
+    halves[0] = static_cast<std::uint16_t>(pair);
+    halves[1] = static_cast<std::uint16_t>(pair >> 16U);
   }
 };
 
@@ -68,14 +63,18 @@ struct RowSink {
   /// Normalises dimensions d and d + 1 of a row.
   KOKKOS_FORCEINLINE_FUNCTION void finish(int row, int d, const cuda::PartSum& total) const {
     const DecodeLayout& layout = workspace.layout;
-    const int query = (first_row + row) / layout.ratio;
-    const int query_head = head * layout.ratio + (first_row + row) % layout.ratio;
+    const auto query_row = static_cast<unsigned>(first_row + row);
+    const auto ratio = static_cast<unsigned>(layout.ratio);
+    const auto query = static_cast<int>(query_row / ratio);
+    const int query_head = head * layout.ratio + static_cast<int>(query_row % ratio);
     const std::int64_t token = std::int64_t{sequence} * layout.num_queries + query;
     outputs.finish(token * (std::int64_t{layout.kv_heads} * layout.ratio) + query_head, query_head,
                    dim, d, total);
   }
 
-  KOKKOS_FORCEINLINE_FUNCTION void operator()(int row, int d, const cuda::PartSum& total) const {
+  /// @param first of the row that this team has
+  KOKKOS_FORCEINLINE_FUNCTION void operator()(int row, int d, const cuda::PartSum& total,
+                                              bool first) const {
     const DecodeLayout& layout = workspace.layout;
     if (parts == 1) {
       finish(row, d, total);
@@ -84,13 +83,10 @@ struct RowSink {
     float* out = workspace.floats(layout.outputs, (part_row + row) * dim + d);
     out[0] = total.first;
     out[1] = total.second;
-    if (d == 0) {
-      float maximum = negative_infinity;
-      if (total.sum > 0) {
-        maximum = total.maximum;
-      }
-      *workspace.floats(layout.maxima, part_row + row) = maximum;
-      *workspace.floats(layout.sums, part_row + row) = total.sum;
+    if (first) {
+      float* totals = workspace.floats(layout.totals, 2 * (part_row + row));
+      totals[0] = total.sum > 0 ? total.maximum : negative_infinity;
+      totals[1] = total.sum;
     }
   }
 };

@@ -26,7 +26,9 @@ struct MmaPlan {
   bool ring = false;         ///< tiles are copied into rings
   std::string ring_refusal;  ///< why not
   RingTeams teams = RingTeams::eight_warps;
-  int team_warps = 8;       ///< of a ring
+  int team_warps = 8;       ///< with rings
+  int ring_stages = 0;      ///< steps of a ring
+  int resident_teams = 1;   ///< teams that a multiprocessor has room for
   int cluster = 1;          ///< teams of a part
   bool parts_meet = false;  ///< the last part of a walk to be done merges them all
 
@@ -38,7 +40,8 @@ struct MmaPlan {
       return "tiles loaded into registers (" + ring_refusal + ")";
     }
     std::string text = "tiles copied into rings (compute capability 9.0), teams of " +
-                       std::to_string(team_warps) + " warps";
+                       std::to_string(team_warps) + " warps, rings of " +
+                       std::to_string(ring_stages) + " steps";
     return cluster > 1 ? text + " in clusters of " + std::to_string(cluster) : text;
   }
 };
@@ -90,9 +93,7 @@ struct RingChoice {
       }
       const auto fit = static_cast<std::size_t>(candidate_size.per_unit);
       const std::int64_t at_once = capacity->blocks[fit][static_cast<std::size_t>(blocks)] / blocks;
-      // A cluster that shares a part only needs a second kernel to merge the parts.
-      const std::int64_t open = blocks == 1 || cluster_size != 0 ? tiles / 4 : 1;
-      const std::int64_t most = splits > 0 ? splits : (std::max)(std::int64_t{1}, open);
+      const std::int64_t most = splits > 0 ? splits : (std::max)(std::int64_t{1}, tiles / 4);
       for (std::int64_t parts = (std::max)(splits, 1); at_once > 0 && parts <= most; ++parts) {
         const std::int64_t time = time_of(candidate_size, blocks, parts, at_once);
         if (time < best_time) {
@@ -107,6 +108,31 @@ struct RingChoice {
         }
       }
     }
+  }
+  /// Teams that share a multiprocessor.
+  [[nodiscard]] int unit_teams() const {
+    const std::int64_t load = ceil_div(
+        checked_mul(checked_mul(walks, std::int64_t{num_splits}), std::int64_t{cluster}), units);
+    return static_cast<int>((std::min)(load, std::int64_t{size.per_unit}));
+  }
+  /// Teams that a multiprocessor has room for: those of this kernel, and as many of the next one,
+  /// which begins before this one has ended. With room for some of them, those would crowd on the
+  /// multiprocessors that are done first.
+  [[nodiscard]] int resident_teams() const {
+    const int own = unit_teams();
+    return 2 * own <= size.per_unit ? 2 * own : own;
+  }
+  /// Steps of a ring: as many as make 16 that a multiprocessor waits for. Fewer do not hide the
+  /// memory's latency; more get into each other's way, most of all when all teams begin.
+  /// @param asked 0 chooses
+  /// @return 0 if the steps asked for do not fit
+  [[nodiscard]] int stages(int asked) const {
+    const int most = size.stages[static_cast<std::size_t>(resident_teams())];
+    if (asked > 0) {
+      return asked <= most ? asked : 0;
+    }
+    constexpr int waited_for = 16;
+    return (std::clamp)(waited_for / (unit_teams() * size.warps), 2, most);
   }
 
  private:
@@ -181,8 +207,15 @@ struct RingChoice {
     plan.team_warps = choice.size.warps;
     plan.cluster = choice.cluster;
     plan.num_splits = choice.num_splits;
+    if (plan.ring) {
+      plan.resident_teams = choice.resident_teams();
+      plan.ring_stages = choice.stages(options.ring_stages);
+      plan.ring = plan.ring_stages > 0;
+      plan.ring_refusal = plan.ring ? "" : "the steps of a ring that were asked for do not fit";
+    }
   }
   if (!plan.ring) {
+    plan.cluster = 1;
     plan.num_splits =
         options.num_splits > 0
             ? options.num_splits
@@ -193,8 +226,9 @@ struct RingChoice {
   // One team can merge so much; beyond, a kernel with a team for every row is faster.
   constexpr std::int64_t most_to_merge = 160 * 1024;
   const std::int64_t team_rows = (std::min)(rows, std::int64_t{4} * plan.sets);
-  plan.parts_meet = plan.cluster == 1 && checked_mul(checked_mul(team_rows, 4 * format.value_dim),
-                                                     plan.num_splits) <= most_to_merge;
+  plan.parts_meet =
+      checked_mul(checked_mul(team_rows, 4 * format.value_dim), plan.num_splits) / plan.cluster <=
+      most_to_merge;
   if (options.device == DeviceArch::matrix_units_ring && !plan.ring) {
     plan.refusal = plan.ring_refusal;
   }

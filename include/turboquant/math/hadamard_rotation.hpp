@@ -133,7 +133,7 @@ class HadamardRotation {
   HadamardRotation(int dim, std::uint64_t seed) : dim_(check_dim(dim)), seed_(seed) {
     const auto d = static_cast<std::size_t>(dim);
     const bool whole = std::has_single_bit(d) && dim >= 64;
-    rounds_ = whole && dim >= 256 ? 2 : dim >= 40 ? 3 : dim > 4 ? 8 : 16;
+    rounds_ = detail::hadamard_rounds(d);
     for (std::size_t rest = d; rest > 0; rest -= blocks_.back()) {
       blocks_.push_back(detail::hadamard_block(d, rest));
     }

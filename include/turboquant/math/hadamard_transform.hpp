@@ -20,6 +20,15 @@ namespace detail {
   return factor;
 }
 
+/// Rounds of the transform of `size` coordinates.
+[[nodiscard]] TURBOQUANT_FUNCTION constexpr std::size_t hadamard_rounds(std::size_t size) noexcept {
+  if (size < 40) {
+    return size > 4 ? 8 : 16;
+  }
+  const bool power_of_two = (size & (size - 1)) == 0;
+  return power_of_two && size >= 256 ? 2 : 3;
+}
+
 /// The next block of a permuted round when `rest` coordinates are left: the highest binary digit of
 /// `rest`.
 ///

@@ -41,6 +41,25 @@ KOKKOS_FORCEINLINE_FUNCTION float from_lane_xor(float x, int mask) {
   return __shfl_xor_sync(~0U, x, mask);
 }
 
+/// The largest of numbers of all lanes that are not negative; NaN if one of them is.
+KOKKOS_FORCEINLINE_FUNCTION float max_of_magnitudes(float x) {
+  return __uint_as_float(__reduce_max_sync(~0U, __float_as_uint(x)));
+}
+
+/// Loads here and now. The compiler would load what is needed behind a branch there, which makes
+/// two trips to memory of one.
+KOKKOS_FORCEINLINE_FUNCTION std::int64_t load_now(const std::int64_t* at) {
+  std::int64_t x;
+  asm volatile("ld.global.s64 %0,[%1];" : "=l"(x) : "l"(at));
+  return x;
+}
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION T* load_now(T* const* at) {
+  T* x;
+  asm volatile("ld.global.u64 %0,[%1];" : "=l"(x) : "l"(at));
+  return x;
+}
+
 /// Memory that is read once.
 KOKKOS_FORCEINLINE_FUNCTION void load_4_words(const std::byte* at, Word* out) {
   asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3},[%4];"
@@ -70,10 +89,29 @@ KOKKOS_FORCEINLINE_FUNCTION float exp2_of(float x) {
   return y;
 }
 
+/// log2(x) within 2^-22, and 2^-22 of itself, for a normal x.
+KOKKOS_FORCEINLINE_FUNCTION float log2_of(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// 1 / x within one unit in the last place, for a normal x whose reciprocal is normal.
+KOKKOS_FORCEINLINE_FUNCTION float reciprocal_of(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0,%1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 /// Two fp16, `low` in the low half.
 KOKKOS_FORCEINLINE_FUNCTION Word pack_halves(float low, float high) {
   Word out;
   asm("cvt.rn.f16x2.f32 %0,%1,%2;" : "=r"(out) : "f"(high), "f"(low));
+  return out;
+}
+/// Two bfloat16, `low` in the low half.
+KOKKOS_FORCEINLINE_FUNCTION Word pack_bfloats(float low, float high) {
+  Word out;
+  asm("cvt.rn.bf16x2.f32 %0,%1,%2;" : "=r"(out) : "f"(high), "f"(low));
   return out;
 }
 KOKKOS_FORCEINLINE_FUNCTION Word multiply_halves(Word a, Word b) {
@@ -116,9 +154,15 @@ KOKKOS_FORCEINLINE_FUNCTION void multiply_add(float (&c)[4], Word a0, Word a1, W
 KOKKOS_FORCEINLINE_FUNCTION std::uint64_t from_lane(std::uint64_t x, int lane) {
   return __shfl_sync(~0U, static_cast<unsigned long long>(x), lane);
 }
-/// Adds one; the number before.
+/// Adds one; the number before. What this lane and those that it has met have written is visible to
+/// whoever counts later, and to those that this one meets afterwards.
 KOKKOS_FORCEINLINE_FUNCTION std::uint64_t count_up(std::uint64_t* counter) {
-  return atomicAdd(reinterpret_cast<unsigned long long*>(counter), 1ULL);
+  std::uint64_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u64 %0,[%1],1;"
+               : "=l"(before)
+               : "l"(counter)
+               : "memory");
+  return before;
 }
 /// What this lane has written is visible on the device before what it writes or reads afterwards.
 KOKKOS_FORCEINLINE_FUNCTION void device_fence() {
@@ -126,9 +170,6 @@ KOKKOS_FORCEINLINE_FUNCTION void device_fence() {
 }
 
 /// Numbers that other teams have written during this kernel: past the first-level cache.
-KOKKOS_FORCEINLINE_FUNCTION float load_one(const float* at) {
-  return __ldcg(at);
-}
 KOKKOS_FORCEINLINE_FUNCTION FloatPair load_pair(const float* at) {
   const float2 pair = __ldcg(reinterpret_cast<const float2*>(at));
   return {pair.x, pair.y};
@@ -152,6 +193,13 @@ KOKKOS_FORCEINLINE_FUNCTION const std::byte* from_lane(const std::byte* x, int) 
 KOKKOS_FORCEINLINE_FUNCTION float from_lane_xor(float x, int) {
   return x;
 }
+KOKKOS_FORCEINLINE_FUNCTION float max_of_magnitudes(float x) {
+  return x;
+}
+template <class T>
+KOKKOS_FORCEINLINE_FUNCTION T load_now(const T* at) {
+  return *at;
+}
 KOKKOS_FORCEINLINE_FUNCTION void load_4_words(const std::byte*, Word*) {}
 KOKKOS_FORCEINLINE_FUNCTION void load_2_words(const std::byte*, Word*) {}
 KOKKOS_FORCEINLINE_FUNCTION void load_1_word(const std::byte*, Word*) {}
@@ -161,7 +209,16 @@ KOKKOS_FORCEINLINE_FUNCTION Word permute_bytes(Word low, Word, Word) {
 KOKKOS_FORCEINLINE_FUNCTION float exp2_of(float x) {
   return x;
 }
+KOKKOS_FORCEINLINE_FUNCTION float log2_of(float x) {
+  return x;
+}
+KOKKOS_FORCEINLINE_FUNCTION float reciprocal_of(float x) {
+  return x;
+}
 KOKKOS_FORCEINLINE_FUNCTION Word pack_halves(float, float) {
+  return 0;
+}
+KOKKOS_FORCEINLINE_FUNCTION Word pack_bfloats(float, float) {
   return 0;
 }
 KOKKOS_FORCEINLINE_FUNCTION Word multiply_halves(Word a, Word) {
@@ -182,9 +239,6 @@ KOKKOS_FORCEINLINE_FUNCTION std::uint64_t count_up(std::uint64_t* counter) {
   return (*counter)++;
 }
 KOKKOS_FORCEINLINE_FUNCTION void device_fence() {}
-KOKKOS_FORCEINLINE_FUNCTION float load_one(const float* at) {
-  return *at;
-}
 KOKKOS_FORCEINLINE_FUNCTION FloatPair load_pair(const float* at) {
   return {at[0], at[1]};
 }
@@ -218,7 +272,6 @@ struct MeetingPlace {
   KOKKOS_FORCEINLINE_FUNCTION bool is_last(int own, int parts, int lane) const {
     std::uint64_t before = 0;
     if (lane == 0) {
-      device_fence();
       before = count_up(counter);
     }
     before = from_lane(before, 0);
@@ -236,6 +289,7 @@ struct MeetingPlace {
  private:
   KOKKOS_FORCEINLINE_FUNCTION bool finds_all_marks(int own, int parts, int lane) const {
     if (lane == 0) {
+      device_fence();
       marks[own] = mark;
     }
     sync_lanes();
@@ -260,16 +314,6 @@ KOKKOS_FORCEINLINE_FUNCTION float sum_over_lanes(float x) {
   TURBOQUANT_UNROLL_IN_KERNELS
   for (int mask = 16; mask > 0; mask /= 2) {
     x += from_lane_xor(x, mask);
-  }
-  return x;
-}
-
-/// The largest `x` of all lanes.
-KOKKOS_FORCEINLINE_FUNCTION float max_over_lanes(float x) {
-  TURBOQUANT_UNROLL_IN_KERNELS
-  for (int mask = 16; mask > 0; mask /= 2) {
-    const float other = from_lane_xor(x, mask);
-    x = other > x ? other : x;
   }
   return x;
 }

@@ -5,6 +5,7 @@
 #include <turboquant/math/hadamard_transform.hpp>
 
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -18,38 +19,35 @@ struct PreparedRows {
   float scale[4 * Sets];  ///< logit of one unit of a product
 };
 
+/// Whether a rotation of `dim` coordinates does not permute them in blocks.
+[[nodiscard]] constexpr bool rotates_in_registers(int dim) noexcept {
+  return (dim & (dim - 1)) == 0;
+}
+
 /// `x = R x` without the factor, for dimensions that are powers of two: lane l holds coordinates
 /// l + 32 j. The additions are those of `HadamardTransform`.
-template <int Dim>
-KOKKOS_FORCEINLINE_FUNCTION void rotate_in_registers(const HadamardTransform& rotation, int lane,
-                                                     const float (&first_sign)[Dim / 32],
-                                                     float (&x)[Dim / 32]) {
-  constexpr int each = Dim / 32;
-  float sign[each];
+/// @param sign of all rounds, for the lane's coordinates
+template <int Each, int Rounds>
+KOKKOS_FORCEINLINE_FUNCTION void rotate_in_registers(int lane, const float (&sign)[Rounds][Each],
+                                                     float (&x)[Each]) {
   TURBOQUANT_UNROLL_IN_KERNELS
-  for (int j = 0; j < each; ++j) {
-    sign[j] = first_sign[j];
-  }
-  for (std::size_t round = 0; round < rotation.rounds; ++round) {
+  for (int round = 0; round < Rounds; ++round) {
     TURBOQUANT_UNROLL_IN_KERNELS
-    for (int j = 0; j < each; ++j) {
-      x[j] *= sign[j];
-      if (round + 1 < rotation.rounds) {
-        sign[j] = rotation.signs[(round + 1) * Dim + static_cast<std::size_t>(lane + 32 * j)];
-      }
+    for (int j = 0; j < Each; ++j) {
+      x[j] *= sign[round][j];
     }
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int width = 1; width < 32; width *= 2) {
+      const float own_sign = (lane & width) != 0 ? -1.0F : 1.0F;
       TURBOQUANT_UNROLL_IN_KERNELS
-      for (int j = 0; j < each; ++j) {
-        const float other = from_lane_xor(x[j], width);
-        x[j] = (lane & width) != 0 ? other - x[j] : x[j] + other;
+      for (int j = 0; j < Each; ++j) {
+        x[j] = std::fma(x[j], own_sign, from_lane_xor(x[j], width));
       }
     }
     TURBOQUANT_UNROLL_IN_KERNELS
-    for (int width = 1; width < each; width *= 2) {
+    for (int width = 1; width < Each; width *= 2) {
       TURBOQUANT_UNROLL_IN_KERNELS
-      for (int j = 0; j < each; ++j) {
+      for (int j = 0; j < Each; ++j) {
         if ((j & width) == 0) {
           const float a = x[j];
           const float b = x[j + width];
@@ -108,66 +106,86 @@ struct QueryPreparation {
   RowView queries{};
 };
 
-/// A query row on its way to the registers of a warp, and the signs of the first rotation round:
-/// lane l holds coordinates l + 32 j.
-template <int Dim>
-struct QueryRow {
+/// The query rows of one warp on their way to its registers, and the signs of their rotation: lane
+/// l holds coordinates l + 32 j. What is loaded behind tiles waits for all of them, so everything
+/// is loaded before.
+/// @tparam Rows of a warp at most
+template <int Dim, int Rows>
+struct QueryRows {
   static constexpr int each = Dim / 32;
+  static constexpr int rounds =
+      rotates_in_registers(Dim) ? static_cast<int>(hadamard_rounds(Dim)) : 1;
 
-  Word bits[each];  ///< as stored
-  float sign[each];
+  Word bits[Rows][each];  ///< as stored; the next row first
+  float sign[rounds][each];
 
-  /// @param at the row begins at this number; nothing is read where `exists` is false
-  KOKKOS_FORCEINLINE_FUNCTION void load(const QueryPreparation& in, std::int64_t at, bool exists,
-                                        int lane) {
+  /// @param first numbers in the queries at which the warp's rows begin; negative where there is
+  /// none
+  KOKKOS_FORCEINLINE_FUNCTION void load(const QueryPreparation& in, int lane,
+                                        const std::int64_t (&first)[Rows]) {
     const bool wide = in.queries.type == RowType::float32;
-    TURBOQUANT_UNROLL_IN_KERNELS
-    for (int j = 0; j < each; ++j) {
-      bits[j] = 0;
-      sign[j] = 1;
-    }
-    if (!exists) {
-      return;
-    }
     // Nothing here waits for what it loads.
     TURBOQUANT_UNROLL_IN_KERNELS
-    for (int j = 0; j < each; ++j) {
+    for (int row = 0; row < Rows; ++row) {
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int j = 0; j < each; ++j) {
+        bits[row][j] = 0;
+      }
+      if (first[row] < 0) {
+        continue;
+      }
       if (wide) {
-        bits[j] = static_cast<const Word*>(in.queries.data)[at + lane + 32 * j];
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int j = 0; j < each; ++j) {
+          bits[row][j] = static_cast<const Word*>(in.queries.data)[first[row] + lane + 32 * j];
+        }
       } else {
-        bits[j] = static_cast<const std::uint16_t*>(in.queries.data)[at + lane + 32 * j];
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int j = 0; j < each; ++j) {
+          bits[row][j] =
+              static_cast<const std::uint16_t*>(in.queries.data)[first[row] + lane + 32 * j];
+        }
       }
     }
-    TURBOQUANT_UNROLL_IN_KERNELS
-    for (int j = 0; j < each; ++j) {
-      sign[j] = in.rotation.signs[lane + 32 * j];
+    if constexpr (rotates_in_registers(Dim)) {
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int round = 0; round < rounds; ++round) {
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int j = 0; j < each; ++j) {
+          sign[round][j] = in.rotation.signs[round * Dim + lane + 32 * j];
+        }
+      }
     }
   }
-  KOKKOS_FORCEINLINE_FUNCTION float number(RowType type, int j) const {
-    switch (type) {
-      case RowType::float16: return float16{static_cast<std::uint16_t>(bits[j])}.to_float();
-      case RowType::bfloat16: return bfloat16{static_cast<std::uint16_t>(bits[j])}.to_float();
-      default: return std::bit_cast<float>(bits[j]);
+  /// Takes the next row.
+  KOKKOS_FORCEINLINE_FUNCTION void take(RowType type, float (&x)[each]) {
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int j = 0; j < each; ++j) {
+      const Word next = bits[0][j];
+      x[j] = std::bit_cast<float>(type == RowType::bfloat16 ? next << 16U : next);
+      if (type == RowType::float16) {
+        x[j] = unpack_halves(next).first;
+      }
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int row = 0; row + 1 < Rows; ++row) {
+        bits[row][j] = bits[row + 1][j];
+      }
     }
   }
 };
 
-/// One warp prepares one row.
+/// One warp prepares its next row.
 /// @param slot    number of the row in `rows`
 /// @param scratch (2 Dim), 16-byte aligned
-template <int Dim, int Sets>
-KOKKOS_FORCEINLINE_FUNCTION void prepare_row(const QueryPreparation& in, const QueryRow<Dim>& row,
-                                             int lane, int slot, PreparedRows<Dim, Sets>& rows,
-                                             float* scratch) {
+template <int Dim, int Sets, int Rows>
+KOKKOS_FORCEINLINE_FUNCTION void prepare_row(const QueryPreparation& in,
+                                             QueryRows<Dim, Rows>& queries, int lane, int slot,
+                                             PreparedRows<Dim, Sets>& rows, float* scratch) {
   constexpr int each = Dim / 32;
-  const float sign = in.unit < 0 ? -1.0F : 1.0F;
   float x[each];
-  TURBOQUANT_UNROLL_IN_KERNELS
-  for (int j = 0; j < each; ++j) {
-    x[j] = sign * row.number(in.queries.type, j);
-  }
-  if constexpr ((Dim & (Dim - 1)) == 0) {
-    rotate_in_registers<Dim>(in.rotation, lane, row.sign, x);
+  queries.take(in.queries.type, x);
+  if constexpr (rotates_in_registers(Dim)) {
+    rotate_in_registers(lane, queries.sign, x);
   } else {
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int j = 0; j < each; ++j) {
@@ -187,11 +205,12 @@ KOKKOS_FORCEINLINE_FUNCTION void prepare_row(const QueryPreparation& in, const Q
     const float magnitude = x[j] < 0 ? -x[j] : x[j];
     largest = magnitude > largest ? magnitude : largest;
   }
-  largest = max_over_lanes(largest);
   // The high byte is at most 127, the low one -128 to 127.
   constexpr float limit = 127.0F * 256.0F;
-  // The reciprocal must stay finite; a query this small has no effect on any logit.
-  const float inverse = largest >= 1e-30F ? limit / largest : 0.0F;
+  const float step = max_of_magnitudes(largest) * (1 / limit);
+  // The reciprocal must stay finite; a query this small has no effect on any logit. A negative
+  // softmax scale turns the query, so that hidden tokens stay at minus infinity.
+  const float inverse = step >= 1e-35F ? reciprocal_of(in.unit < 0 ? -step : step) : 0.0F;
   auto* integers = reinterpret_cast<std::int32_t*>(scratch);
   TURBOQUANT_UNROLL_IN_KERNELS
   for (int j = 0; j < each; ++j) {
@@ -216,9 +235,8 @@ KOKKOS_FORCEINLINE_FUNCTION void prepare_row(const QueryPreparation& in, const Q
     rows.words[product][4 * (2 * (slot % 4) + low) + column][2 * (slot / 4) + half] = word;
   }
   if (lane == 0) {
-    const float scale = largest / limit * sign * in.unit;
-    // Positive, so that hidden tokens stay at minus infinity.
-    rows.scale[slot] = scale > 1e-30F ? scale : 1e-30F;
+    const float scale = step * (in.unit < 0 ? -in.unit : in.unit);
+    rows.scale[slot] = scale < 1e-30F ? 1e-30F : scale;
   }
   sync_lanes();
 }

@@ -86,29 +86,32 @@ struct PartSum {
 
 /// Where the parts of one row are in memory.
 struct PartRows {
-  const float* maxima;  ///< of part 0
-  const float* sums;
-  const float* outputs;
-  std::int64_t stride;  ///< rows between two parts
+  const float* totals;   ///< of part 0: maximum and sum
+  const float* outputs;  ///< of part 0
 
   /// Adds dimensions d and d + 1 of parts first, first + step and so on, in this order.
-  KOKKOS_FORCEINLINE_FUNCTION void add(int parts, int first, int step, int dim, int d,
+  /// @param stride rows between two parts; the addresses of all parts are one where it, `step` and
+  /// `dim` are constants
+  KOKKOS_FORCEINLINE_FUNCTION void add(int parts, int first, int step, int stride, int dim, int d,
                                        PartSum& total) const {
     // Parts that are on their way at a time.
-    constexpr int flight = 8;
+    constexpr int flight = 16;
+    const float* its_totals = totals + 2 * first * stride;
+    const float* its_outputs = outputs + std::int64_t{first} * stride * dim + d;
+    TURBOQUANT_KEEP_LOOP_IN_KERNELS
     for (int begin = first; begin < parts; begin += flight * step) {
       FloatPair part[flight];
       FloatPair value[flight];
       float highest = total.maximum;
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int k = 0; k < flight; ++k) {
-        const std::int64_t row = (begin + std::int64_t{k} * step) * stride;
-        part[k] = {negative_infinity, 0};
-        value[k] = {0, 0};
+        part[k].first = negative_infinity;
         if (begin + k * step < parts) {
-          part[k] = {load_one(maxima + row), load_one(sums + row)};
-          value[k] = load_pair(outputs + row * dim + d);
+          part[k] = load_pair(its_totals);
+          value[k] = load_pair(its_outputs);
         }
+        its_totals += 2 * step * stride;
+        its_outputs += std::int64_t{step} * stride * dim;
       }
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int k = 0; k < flight; ++k) {
@@ -126,11 +129,28 @@ struct PartRows {
   }
 };
 
+/// The pairs of dimensions that a team of a cluster is for.
+struct TeamShare {
+  int begin;
+  int end;
+
+  template <class Context>
+  [[nodiscard]] static KOKKOS_FORCEINLINE_FUNCTION TeamShare of(const Context& context, int all) {
+    if (context.blocks == 1) {
+      return {0, all};
+    }
+    const int size = (all + context.blocks - 1) / context.blocks;
+    const int begin = context.rank * size;
+    return {begin, begin + size < all ? begin + size : all};
+  }
+};
+
 /// Adds up what the warps of all teams of a walk have found, always in the same order.
 /// @param memory   for the outputs of the warps
 /// @param outputs  (4 Sets, dim) for the other teams of the walk
 /// @param num_rows rows that exist, up to 4 Sets
-/// @param sink     `sink(row, d, sum)` takes dimensions d and d + 1 of a row
+/// @param sink     `sink(row, d, sum, first)` takes dimensions d and d + 1 of a row, the first ones
+/// of the row that this team has
 template <class Shape, int Sets, int Warps, class Context, class Sink>
 KOKKOS_FORCEINLINE_FUNCTION void add_teams(const Context& context,
                                            const MmaState<Shape, Sets>& state,
@@ -181,7 +201,7 @@ KOKKOS_FORCEINLINE_FUNCTION void add_teams(const Context& context,
         }
       }
       if (context.blocks == 1) {
-        sink(4 * set + r, d, total);
+        sink(4 * set + r, d, total, d == 0);
       } else {
         float* at = outputs + (4 * set + r) * Shape::dim + d;
         at[0] = total.first;
@@ -201,44 +221,56 @@ KOKKOS_FORCEINLINE_FUNCTION void add_teams(const Context& context,
   }
   // Every team adds up a share of the dimensions, after all have written.
   cluster_barrier();
-  const int all = num_rows * pairs;
-  const int share = (all + context.blocks - 1) / context.blocks;
-  const int end = (context.rank + 1) * share < all ? (context.rank + 1) * share : all;
+  const TeamShare share = TeamShare::of(context, num_rows * pairs);
   const SharedAddress totals = shared_address(scratch.totals);
   const SharedAddress values = shared_address(outputs);
-  for (int i = context.rank * share + context.thread(); i < end; i += context.threads()) {
+  // All threads take the same number of turns.
+  for (int turn = share.begin;; turn += context.threads()) {
     constexpr int flight = 8;
+    const int i = turn + context.thread();
     const int r = i / pairs;
+    const int blocks = i < share.end ? context.blocks : 0;
     PartSum total;
-    for (int begin = 0; begin < context.blocks; begin += flight) {
+    for (int begin = 0; begin < blocks; begin += flight) {
       FloatPair part[flight];
       FloatPair value[flight];
       float highest = total.maximum;
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int k = 0; k < flight; ++k) {
-        if (begin + k < context.blocks) {
+        if (begin + k < blocks) {
           part[k] = load_cluster_pair(in_block(totals + 8 * r, begin + k));
           value[k] = load_cluster_pair(in_block(values + 8 * i, begin + k));
         }
       }
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int k = 0; k < flight; ++k) {
-        if (begin + k < context.blocks) {
+        if (begin + k < blocks) {
           highest = part[k].first > highest ? part[k].first : highest;
         }
       }
       total.raise(highest);
       TURBOQUANT_UNROLL_IN_KERNELS
       for (int k = 0; k < flight; ++k) {
-        if (begin + k < context.blocks) {
+        if (begin + k < blocks) {
           total.add(part[k].first, part[k].second, value[k].first, value[k].second);
         }
       }
     }
-    sink(r, i % pairs * 2, total);
+    const bool last = turn + context.threads() >= share.end;
+    if (last) {
+      sync_lanes();
+      arrive_at_cluster();
+    }
+    if (i < share.end) {
+      sink(r, i % pairs * 2, total, i % pairs == 0 || i == share.begin);
+    }
+    if (last) {
+      break;
+    }
   }
   // Nobody leaves while others read its memory.
-  cluster_barrier();
+  sync_lanes();
+  await_cluster();
 }
 
 }  // namespace turboquant::detail::cuda

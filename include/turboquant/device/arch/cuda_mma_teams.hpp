@@ -4,6 +4,7 @@
 #include <turboquant/device/arch/cuda_sm90_ring.hpp>
 #include <turboquant/device/arch/ring_teams.hpp>
 
+#include <array>
 #include <cstddef>
 
 namespace turboquant::detail::cuda {
@@ -16,37 +17,28 @@ struct LoadingTeam {
   using Scratch = TeamScratch<Shape::dim, Sets, team_warps>;
   static constexpr int sets = Sets;
   static constexpr int warps = team_warps;
+  static constexpr int rows_of_warp = Sets;
   static constexpr std::size_t memory_at = (sizeof(Scratch) + 15) / 16 * 16;
   static constexpr std::size_t spare_bytes = sizeof(float) * 4 * Sets * Shape::dim;
   static constexpr std::size_t warp_bytes =
       spare_bytes > WarpRows<Shape::dim>::bytes ? spare_bytes : WarpRows<Shape::dim>::bytes;
   static constexpr std::size_t scratch_bytes = memory_at + warps * warp_bytes;
 
+  int stages;  ///< it has no rings
+
   template <class Context>
-  KOKKOS_FORCEINLINE_FUNCTION static void begin(const Context&) {}
-  /// Whether this warp asks for tiles before it prepares query rows.
-  template <class Context>
-  KOKKOS_FORCEINLINE_FUNCTION static bool asks_first(const Context&) {
-    return true;
-  }
-  template <class Context>
-  KOKKOS_FORCEINLINE_FUNCTION static Source source(const Context& context) {
+  KOKKOS_FORCEINLINE_FUNCTION Source source(const Context& context) const {
     return Source(context.lane);
-  }
-  template <class Context>
-  KOKKOS_FORCEINLINE_FUNCTION static void start(const Context&, const TileWalk& walk,
-                                                const WarpSteps& steps, Source& source) {
-    source.start(walk, steps);
   }
   /// (4 Sets, dim), of a warp, before its first step.
   template <class Context>
-  KOKKOS_FORCEINLINE_FUNCTION static float* spare(const Context& context, int warp) {
+  KOKKOS_FORCEINLINE_FUNCTION float* spare(const Context& context, int warp) const {
     return reinterpret_cast<float*>(context.scratch + memory_at +
                                     static_cast<std::size_t>(warp) * warp_bytes);
   }
   /// Of all warps, after their last steps.
   template <class Context>
-  KOKKOS_FORCEINLINE_FUNCTION static WarpRows<Shape::dim> rows(const Context& context) {
+  KOKKOS_FORCEINLINE_FUNCTION WarpRows<Shape::dim> rows(const Context& context) const {
     return {context.scratch + memory_at, warp_bytes};
   }
 };
@@ -58,100 +50,78 @@ template <class TeamShape, int Sets, int Warps>
 struct CopyingTeam {
   using Shape = TeamShape;
   using Scratch = TeamScratch<Shape::dim, Sets, Warps>;
+  using Source = CopiedSteps<Shape>;
   static constexpr int sets = Sets;
   static constexpr int warps = Warps;
+  static constexpr int rows_of_warp = 2 * Sets;  ///< of the smallest team, which has two warps
   static constexpr int blocks_per_unit = 1;
-  static constexpr int spare_bytes = static_cast<int>(sizeof(float)) * 4 * Sets * Shape::dim;
-  /// What a warp can have where all share a multiprocessor's 227 KiB.
-  static constexpr int budget =
-      (228 * 1024 - 2048 - static_cast<int>(sizeof(Scratch))) / Warps - spare_bytes - 64;
-  static constexpr int fitting = budget / Shape::step_bytes;
-  static constexpr int stages = fitting < 2 ? 2 : (fitting > 4 ? 4 : fitting);
-  using Source = CopiedSteps<Shape, stages>;
+  /// Shared memory of a multiprocessor, of which every team costs 1 KiB more than it asks for.
+  static constexpr std::size_t unit_bytes = std::size_t{228} * 1024;
+  static constexpr int least_stages = 2;
+  static constexpr int most_stages = 4;
+  static constexpr std::size_t spare_bytes = sizeof(float) * 4 * Sets * Shape::dim;
   static constexpr std::size_t barriers_at = (sizeof(Scratch) + 15) / 16 * 16;
   static constexpr std::size_t memory_at =
-      (barriers_at + std::size_t{8} * stages * Warps + 127) / 128 * 128;
-  static constexpr std::size_t warp_bytes = Source::ring_bytes + spare_bytes;
+      (barriers_at + std::size_t{8} * most_stages * Warps + 127) / 128 * 128;
 
+  int stages;  ///< steps of a ring
+
+  [[nodiscard]] static constexpr std::size_t ring_bytes(int its_stages) {
+    return static_cast<std::size_t>(its_stages) * Shape::step_bytes;
+  }
   /// Of a team of `count` warps.
-  [[nodiscard]] static constexpr std::size_t scratch_bytes(int count) {
-    return memory_at + static_cast<std::size_t>(count) * warp_bytes;
+  [[nodiscard]] static constexpr std::size_t scratch_bytes(int count, int its_stages) {
+    return memory_at + static_cast<std::size_t>(count) * (ring_bytes(its_stages) + spare_bytes);
   }
   /// Teams of `count` warps whose scratch memory fits on a multiprocessor.
-  [[nodiscard]] static constexpr int fitting_teams(int count) {
-    return static_cast<int>(std::size_t{228} * 1024 / (scratch_bytes(count) + 1024));
+  [[nodiscard]] static constexpr int fitting_teams(int count, int its_stages) {
+    return static_cast<int>(unit_bytes / (scratch_bytes(count, its_stages) + 1024));
   }
-  static_assert(fitting_teams(Warps) >= 1);
-  static_assert(stages * Warps <= 32);
+  /// Steps that rings may have where `teams` teams of `count` warps share a multiprocessor.
+  [[nodiscard]] static constexpr int fitting_stages(int count, int teams) {
+    int fitting = most_stages;
+    while (fitting > least_stages && fitting_teams(count, fitting) < teams) {
+      --fitting;
+    }
+    return fitting;
+  }
+  /// The same, but so much that a multiprocessor has room for `teams` teams and no more.
+  [[nodiscard]] static constexpr std::size_t scratch_bytes_of(int count, int its_stages,
+                                                              int teams) {
+    const std::size_t needed = scratch_bytes(count, its_stages);
+    const std::size_t too_much = unit_bytes / (static_cast<std::size_t>(teams) + 1);
+    return needed + 1024 > too_much ? needed : too_much - 1024 + 16;
+  }
+  static constexpr std::size_t most_scratch_bytes = scratch_bytes(Warps, fitting_stages(Warps, 1)) >
+                                                            unit_bytes / 2
+                                                        ? scratch_bytes(Warps,
+                                                                        fitting_stages(Warps, 1))
+                                                        : unit_bytes / 2;
+  static_assert(fitting_teams(Warps, least_stages) >= 1 && fitting_teams(2, most_stages) >= 1);
   // A warp leaves its results where its ring was.
-  static_assert(std::size_t{Source::ring_bytes} >= WarpRows<Shape::dim>::bytes);
+  static_assert(ring_bytes(least_stages) >= WarpRows<Shape::dim>::bytes);
 
   template <class Context>
-  KOKKOS_FORCEINLINE_FUNCTION static void begin(const Context& context) {
-    if (asks_first(context)) {
-      for (int i = context.lane; i < context.warps * stages; i += 32) {
-        make_copy_barrier(shared_address(barriers(context, 0) + 8 * i));
-      }
-      publish_copy_barriers();
-      sync_lanes();
-    }
-  }
-  /// Whether this warp asks for tiles before it prepares query rows: the last one, for all.
-  template <class Context>
-  KOKKOS_FORCEINLINE_FUNCTION static bool asks_first(const Context& context) {
-    return context.warp == context.warps - 1;
-  }
-  template <class Context>
-  KOKKOS_FORCEINLINE_FUNCTION static Source source(const Context& context) {
-    return Source(context.lane, memory(context, context.warp), barriers(context, context.warp));
-  }
-  /// A barrier of the team follows before the first step.
-  template <class Context>
-  KOKKOS_FORCEINLINE_FUNCTION static void start(const Context& context, const TileWalk& walk,
-                                                const WarpSteps& steps, Source& source) {
-    if (asks_first(context)) {
-      constexpr int pieces = Shape::step_tiles;
-      for (int i = context.lane; i < context.warps * stages * pieces; i += 32) {
-        const int place = filled_in_turn(i / pieces, context.warps);
-        const int warp = place / stages;
-        const WarpSteps its = WarpSteps::of<Shape>(walk, context, warp);
-        if (place % stages < its.count) {
-          Source::copy(shared_address(memory(context, warp) + place % stages * Shape::step_bytes),
-                       walk.template step<Shape>(its.number(place % stages), i % pieces),
-                       i % pieces, shared_address(barriers(context, 0) + 8 * place));
-        }
-      }
-    }
-    source.start(walk, steps);
+  KOKKOS_FORCEINLINE_FUNCTION Source source(const Context& context) const {
+    return Source(context.lane, memory(context, context.warp),
+                  context.scratch + barriers_at + context.warp * (8 * most_stages), stages);
   }
   /// (4 Sets, dim), of a warp, before its first step; warp 0's takes the outputs of the team.
   template <class Context>
-  KOKKOS_FORCEINLINE_FUNCTION static float* spare(const Context& context, int warp) {
-    return reinterpret_cast<float*>(memory(context, warp) + Source::ring_bytes);
+  KOKKOS_FORCEINLINE_FUNCTION float* spare(const Context& context, int warp) const {
+    return reinterpret_cast<float*>(memory(context, warp) + ring_bytes(stages));
   }
   /// Of all warps, after their last steps.
   template <class Context>
-  KOKKOS_FORCEINLINE_FUNCTION static WarpRows<Shape::dim> rows(const Context& context) {
-    return {memory(context, 0), warp_bytes};
+  KOKKOS_FORCEINLINE_FUNCTION WarpRows<Shape::dim> rows(const Context& context) const {
+    return {memory(context, 0), ring_bytes(stages) + spare_bytes};
   }
 
  private:
-  /// Number of the place that is filled as number `i`, among those of all warps' rings. Where lanes
-  /// fill several, one after another, the first steps of all warps come first.
-  KOKKOS_FORCEINLINE_FUNCTION static int filled_in_turn(int i, int count) {
-    if constexpr (Shape::step_tiles > 1) {
-      return i % count * stages + i / count;
-    } else {
-      return i;
-    }
-  }
   template <class Context>
-  KOKKOS_FORCEINLINE_FUNCTION static std::byte* barriers(const Context& context, int warp) {
-    return context.scratch + barriers_at + static_cast<std::size_t>(warp) * 8 * stages;
-  }
-  template <class Context>
-  KOKKOS_FORCEINLINE_FUNCTION static std::byte* memory(const Context& context, int warp) {
-    return context.scratch + memory_at + static_cast<std::size_t>(warp) * warp_bytes;
+  KOKKOS_FORCEINLINE_FUNCTION std::byte* memory(const Context& context, int warp) const {
+    return context.scratch + memory_at +
+           static_cast<std::size_t>(warp) * (ring_bytes(stages) + spare_bytes);
   }
 };
 
@@ -160,20 +130,29 @@ template <class Shape, int Sets>
 using RingTeam =
     CopyingTeam<typename Shape::template with_steps_of<Shape::most_step_tokens>, Sets, 8>;
 
-/// Warps of a team, and how many such teams share a multiprocessor.
+/// Warps of a team, how many such teams share a multiprocessor, and how many steps their rings may
+/// have where `n` of them do.
 struct RingTeamSize {
+  static constexpr int most_per_unit = 4;
+
   int warps = 0;
   int per_unit = 0;
+  std::array<int, most_per_unit + 1> stages{};  ///< at n
 };
 
 template <class Shape, int Sets>
 [[nodiscard]] constexpr RingTeamSize ring_team_size(RingTeams teams) noexcept {
-  if (teams == RingTeams::two_warps) {
-    // By registers, 8 warps fit.
-    const int by_memory = RingTeam<Shape, Sets>::fitting_teams(2);
-    return {2, by_memory < 4 ? by_memory : 4};
+  using Team = RingTeam<Shape, Sets>;
+  RingTeamSize size;
+  size.warps = teams == RingTeams::two_warps ? 2 : 8;
+  // By registers, 8 warps fit.
+  const int by_registers = 8 / size.warps;
+  const int by_memory = Team::fitting_teams(size.warps, Team::least_stages);
+  size.per_unit = by_memory < by_registers ? by_memory : by_registers;
+  for (int n = 1; n <= size.per_unit; ++n) {
+    size.stages[static_cast<std::size_t>(n)] = Team::fitting_stages(size.warps, n);
   }
-  return {8, 1};
+  return size;
 }
 
 }  // namespace turboquant::detail::cuda

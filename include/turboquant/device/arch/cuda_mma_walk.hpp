@@ -8,6 +8,15 @@
 
 namespace turboquant::detail::cuda {
 
+/// Where a tile is. Its two parts are added when it is used, so that nothing waits for the page
+/// before.
+struct TileAddress {
+  const std::byte* page = nullptr;
+  std::int64_t offset = 0;
+
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION const std::byte* get() const { return page + offset; }
+};
+
 /// Tiles of one kv head that the warps of one or more teams walk.
 struct TileWalk {
   std::byte* const* pages = nullptr;
@@ -19,7 +28,7 @@ struct TileWalk {
 
   /// Address of a step, counted from the first tile on, or of tile `piece` of a step of several.
   template <class Shape>
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION const std::byte* step(int number, int piece) const {
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION TileAddress step(int number, int piece) const {
     // 32 bits are enough: 2^32 tiles are more than any memory.
     auto in_walk = static_cast<std::uint32_t>(number) / static_cast<unsigned>(Shape::tile_steps);
     if constexpr (Shape::tile_tokens < 64) {
@@ -27,10 +36,11 @@ struct TileWalk {
     }
     const auto tile = static_cast<std::uint32_t>(first_tile) * (64 / Shape::tile_tokens) + in_walk;
     const auto per_page = static_cast<std::uint32_t>(tiles_per_page);
-    const std::uint32_t page = tile / per_page;
+    // Most pages are one tile of every head, and divisions are slow.
+    const std::uint32_t page = per_page == 1 ? tile : tile / per_page;
     const std::int64_t in_page = std::int64_t{head} * per_page + (tile - page * per_page);
-    return pages[page] + in_page * static_cast<std::int64_t>(Shape::format.bytes()) +
-           number % Shape::tile_steps * Shape::step_bytes;
+    return {pages[page], in_page * static_cast<std::int64_t>(Shape::format.bytes()) +
+                             number % Shape::tile_steps * Shape::step_bytes};
   }
 
  private:
@@ -59,7 +69,10 @@ struct WarpSteps {
     steps.first = context.rank * context.warps + warp;
     steps.stride = context.blocks * context.warps;
     const int left = walk.tiles * Shape::steps_per_64 - steps.first;
-    steps.count = left > 0 ? (left + steps.stride - 1) / steps.stride : 0;
+    if (left > 0) {
+      const auto stride = static_cast<unsigned>(steps.stride);
+      steps.count = static_cast<int>((static_cast<unsigned>(left) + stride - 1) / stride);
+    }
     return steps;
   }
   /// Number of step `i` of this warp in the walk.
@@ -75,40 +88,40 @@ struct StepAddresses {
 
   int lane;
   WarpSteps steps{};
-  const std::byte* current = nullptr;  ///< of the block of steps that is being fetched
-  const std::byte* ahead = nullptr;    ///< of the block after it
+  TileAddress current{};  ///< of the block of steps that is being fetched
+  TileAddress ahead{};    ///< of the block after it
 
   KOKKOS_FORCEINLINE_FUNCTION void start(const TileWalk& walk, const WarpSteps& its_steps) {
     steps = its_steps;
     current = look_up(walk, 0);
-    ahead = steps.count > block ? look_up(walk, block) : nullptr;
+    ahead = steps.count > block ? look_up(walk, block) : TileAddress{};
   }
   /// Before step `i` is fetched; steps come in order.
   KOKKOS_FORCEINLINE_FUNCTION void advance(const TileWalk& walk, int i) {
     if (i % block == 0) {
       current = ahead;
-      ahead = i + block < steps.count ? look_up(walk, i + block) : nullptr;
+      ahead = i + block < steps.count ? look_up(walk, i + block) : TileAddress{};
     }
   }
   /// Whether this lane has the address of a tile of step `i`, of the block that is being fetched.
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION bool has(int i) const {
-    return lane / pieces == i % block;
-  }
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION bool has(int i) const { return step() == i % block; }
+  /// Number in its block of the step of the tile whose address this lane has.
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION int step() const { return lane / pieces; }
   /// Number in its step of the tile whose address this lane has.
   [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION int piece() const { return lane % pieces; }
   /// All lanes get the addresses of the tiles of step `i`.
   KOKKOS_FORCEINLINE_FUNCTION void read(int i, const std::byte* (&tiles)[pieces]) const {
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int k = 0; k < pieces; ++k) {
-      tiles[k] = from_lane(current, i % block * pieces + k);
+      tiles[k] = from_lane(current.get(), i % block * pieces + k);
     }
   }
 
  private:
-  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION const std::byte* look_up(const TileWalk& walk,
-                                                                     int start) const {
-    const int i = start + lane / pieces;
-    return i < steps.count ? walk.step<Shape>(steps.number(i), piece()) : nullptr;
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION TileAddress look_up(const TileWalk& walk,
+                                                                int start) const {
+    const int i = start + step();
+    return i < steps.count ? walk.step<Shape>(steps.number(i), piece()) : TileAddress{};
   }
 };
 
@@ -123,6 +136,8 @@ struct LoadedSteps {
   ValueRegisters<Shape> values;
 
   explicit KOKKOS_FORCEINLINE_FUNCTION LoadedSteps(int lane) : addresses{lane} {}
+
+  KOKKOS_FORCEINLINE_FUNCTION void begin() const {}
 
   KOKKOS_FORCEINLINE_FUNCTION void start(const TileWalk& walk, const WarpSteps& steps) {
     addresses.start(walk, steps);

@@ -91,6 +91,14 @@ KOKKOS_FORCEINLINE_FUNCTION void cluster_barrier() {
                :
                : "memory");
 }
+/// Tells the cluster that this thread reads no other block's memory any longer.
+KOKKOS_FORCEINLINE_FUNCTION void arrive_at_cluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory");
+}
+/// Waits until all threads of the cluster have told so.
+KOKKOS_FORCEINLINE_FUNCTION void await_cluster() {
+  asm volatile("barrier.cluster.wait.aligned;" : : : "memory");
+}
 /// The same byte in the shared memory of block `rank` of the cluster.
 KOKKOS_FORCEINLINE_FUNCTION SharedAddress in_block(SharedAddress own, int rank) {
   SharedAddress there;
@@ -132,6 +140,8 @@ KOKKOS_FORCEINLINE_FUNCTION int cluster_blocks() {
   return 1;
 }
 KOKKOS_FORCEINLINE_FUNCTION void cluster_barrier() {}
+KOKKOS_FORCEINLINE_FUNCTION void arrive_at_cluster() {}
+KOKKOS_FORCEINLINE_FUNCTION void await_cluster() {}
 KOKKOS_FORCEINLINE_FUNCTION SharedAddress in_block(SharedAddress own, int) {
   return own;
 }

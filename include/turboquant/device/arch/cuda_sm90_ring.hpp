@@ -7,30 +7,32 @@
 
 namespace turboquant::detail::cuda {
 
-/// Steps that the copy engine brings into a ring of `Stages` places in shared memory, every warp
+/// Steps that the copy engine brings into a ring of `stages` places in shared memory, every warp
 /// its own: no registers hold what is on its way, and no warp waits for another.
-template <class Shape, int Stages>
+template <class Shape>
 struct CopiedSteps {
   static constexpr int bytes = Shape::step_bytes;
-  /// Of one warp's ring, without its barriers.
-  static constexpr int ring_bytes = Stages * bytes;
 
   StepAddresses<Shape> addresses;
   SharedAddress ring;
-  SharedAddress barriers;  ///< (Stages) of 8 bytes
-  int next = Stages;       ///< step to be copied next
+  SharedAddress barriers;  ///< (stages) of 8 bytes
+  int stages;
+  int next;  ///< step to be copied next
   int stage = 0;
   Word phase = 0;
   KeyRegisters<Shape> keys;
   ValueRegisters<Shape> values;
 
-  /// @param ring     `ring_bytes`, 16-byte aligned
-  /// @param barriers 8 bytes a stage, made and published
+  /// @param ring_memory    `bytes` a stage, 16-byte aligned
+  /// @param barrier_memory 8 bytes a stage
+  /// @param num_stages     up to the steps of a block of `StepAddresses`
   KOKKOS_FORCEINLINE_FUNCTION CopiedSteps(int lane, std::byte* ring_memory,
-                                          std::byte* barrier_memory)
+                                          std::byte* barrier_memory, int num_stages)
       : addresses{lane},
         ring(shared_address(ring_memory)),
-        barriers(shared_address(barrier_memory)) {}
+        barriers(shared_address(barrier_memory)),
+        stages(num_stages),
+        next(num_stages) {}
 
   /// Starts the copy of tile `piece` of a step to its place in the ring; every tile of the step has
   /// a lane that does.
@@ -42,9 +44,21 @@ struct CopiedSteps {
     }
     start_copy(place + piece * tile_bytes, tile, tile_bytes, barrier);
   }
-  /// Somebody has started, or will, the copies of the first `Stages` steps.
+  /// Makes the barriers of this warp.
+  KOKKOS_FORCEINLINE_FUNCTION void begin() const {
+    if (addresses.lane < stages) {
+      make_copy_barrier(barriers + 8 * addresses.lane);
+    }
+    publish_copy_barriers();
+    sync_lanes();
+  }
+  /// Starts the copies of the first `stages` steps.
   KOKKOS_FORCEINLINE_FUNCTION void start(const TileWalk& walk, const WarpSteps& steps) {
     addresses.start(walk, steps);
+    const int step = addresses.step();
+    if (step < stages && step < steps.count) {
+      copy(ring + step * bytes, addresses.current.get(), addresses.piece(), barriers + 8 * step);
+    }
   }
   KOKKOS_FORCEINLINE_FUNCTION void await_keys() {
     await_copy(barriers + 8 * stage, phase);
@@ -57,12 +71,13 @@ struct CopiedSteps {
     if (next < addresses.steps.count) {
       addresses.advance(walk, next);
       if (addresses.has(next)) {
-        copy(ring + stage * bytes, addresses.current, addresses.piece(), barriers + 8 * stage);
+        copy(ring + stage * bytes, addresses.current.get(), addresses.piece(),
+             barriers + 8 * stage);
       }
       ++next;
     }
     ++stage;
-    if (stage == Stages) {
+    if (stage == stages) {
       stage = 0;
       phase ^= 1U;
     }
