@@ -8,6 +8,7 @@
 
 int main() {
   using namespace turboquant;
+  using Kokkos::LayoutRight;
   using Space = Kokkos::HostSpace;
   const KokkosScope kokkos;
   const Kokkos::DefaultHostExecutionSpace exec;
@@ -19,7 +20,8 @@ int main() {
       {.layers = {32, layer}, .memory_limit_bytes = std::size_t{4} << 30U});
 
   // A prompt of 500 tokens, then a fork that shares every page until one of the two writes.
-  const Kokkos::View<bfloat16***, Space> prompt("prompt", 500, 8, 128);  // keys and values alike
+  // Keys and values alike; rows lie one after another, on accelerators, too.
+  const Kokkos::View<bfloat16***, LayoutRight, Space> prompt("prompt", 500, 8, 128);
   const SequenceId a = cache.open();
   for (std::int64_t i = 0; i < cache.num_layers(); ++i) {
     cache.append(exec, i, std::vector{a}, std::vector<std::int64_t>{0, 500}, prompt, prompt);
@@ -27,10 +29,10 @@ int main() {
   const SequenceId b = cache.fork(exec, a);
 
   // One token for each in one call: rows 0 and 1, split by cu_seqlens; then their attention.
-  const Kokkos::View<bfloat16***, Space> rows("rows", 2, 8, 128);
-  const Kokkos::View<float****, Space> queries("queries", 2, 1, 32, 128);
-  const Kokkos::View<float****, Space> output("output", 2, 1, 32, 128);
-  const Kokkos::View<float***, Space> lse("lse", 2, 1, 32);
+  const Kokkos::View<bfloat16***, LayoutRight, Space> rows("rows", 2, 8, 128);
+  const Kokkos::View<float****, LayoutRight, Space> queries("queries", 2, 1, 32, 128);
+  const Kokkos::View<float****, LayoutRight, Space> output("output", 2, 1, 32, 128);
+  const Kokkos::View<float***, LayoutRight, Space> lse("lse", 2, 1, 32);
   for (std::int64_t i = 0; i < cache.num_layers(); ++i) {
     cache.append(exec, i, std::vector{a, b}, std::vector<std::int64_t>{0, 1, 2}, rows, rows);
     cache.attend(exec, i, std::vector{a, b}, queries, output, lse);

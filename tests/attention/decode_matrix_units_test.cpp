@@ -8,7 +8,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <limits>
 #include <string>
 
 using namespace decode_fixture;
@@ -457,6 +459,51 @@ TEST_CASE("rings of any length give the same bits") {
             const Result result = there.run(exec, options);
             CHECK(result.output == expected.output);
             CHECK(result.lse == expected.lse);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a query that is no number gives NaN, to its own row alone") {
+  if (!available()) {
+    return;
+  }
+  const Device exec;
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  for (const int dim : {64, 128, 256}) {
+    for (const int ratio : {3, 7}) {
+      for (const float bad : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity}) {
+        CAPTURE(dim);
+        CAPTURE(ratio);
+        CAPTURE(bad);
+        Setup setup;
+        setup.format = make_format(3, 4, dim, dim);
+        setup.ratio = ratio;
+        // Compressed and exact tokens, either alone.
+        setup.sequences = {{1, 700, 20}, {0, 300, 0}, {2, 0, 30}};
+        setup.query = [&](int, int head, int d, float normal) {
+          return head == 1 && d == 5 ? bad : normal;
+        };
+        const Problem problem(setup);
+        const SpaceProblem<Device> there(problem);
+        const auto heads = static_cast<std::size_t>(problem.query_heads());
+        for (const Way& way : ways()) {
+          for (const int splits : {1, 3}) {
+            DecodeOptions options;
+            options.device = way.device;
+            options.ring_teams = way.teams;
+            options.cluster = way.cluster;
+            options.num_splits = splits;
+            const Result result = there.run(exec, options);
+            for (std::size_t row = 0; row < result.lse.size(); ++row) {
+              const bool own = row % heads == 1;
+              CHECK(std::isnan(result.lse[row]) == own);
+              for (std::size_t d = 0; d < static_cast<std::size_t>(dim); ++d) {
+                REQUIRE(std::isnan(result.output[row * static_cast<std::size_t>(dim) + d]) == own);
+              }
+            }
           }
         }
       }

@@ -98,7 +98,7 @@ TEST_CASE("one view is read by many threads") {
     const HostExec exec;
     const turboquant::detail::AttentionRun<Host, HostExec> run(exec, codec, problem, {});
     const std::vector<turboquant::DecodeSequence> records{
-        turboquant::detail::decode_sequence(view, shape, 499)};
+        turboquant::decode_sequence(view, shape, 499)};
     Attention result{cache_test::uninitialised<HostQueries>("output", 1, 1, 4, 16),
                      cache_test::uninitialised<HostLse>("lse", 1, 1, 4)};
     std::vector<std::byte> workspace(run.workspace_bytes());

@@ -19,8 +19,8 @@ namespace turboquant {
 template <class Query, class MemorySpace>
 struct DecodeInputs {
   /// (num_sequences, num_queries, query_heads, key_dim), not rotated. Finite, and below 2^100 in
-  /// magnitude times the softmax scale and log2(e): another query gives NaN for output and lse
-  /// where its sequence has tokens (on matrix units: anything). So scaled, its products with the
+  /// magnitude times the softmax scale and log2(e): one with NaN or infinity gives NaN for output
+  /// and lse where its sequence has tokens, a larger one may. So scaled, its products with the
   /// numbers of exact keys are below 2^118.
   Kokkos::View<const Query****, Kokkos::LayoutRight, MemorySpace> queries;
   /// (num_sequences)

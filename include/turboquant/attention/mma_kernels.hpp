@@ -110,7 +110,7 @@ struct MmaAttend {
       for (int set = 0; set < sets; ++set) {
         const int row = 4 * set + context.lane % 4;
         const float sum = row < rows ? scratch.sum[context.warp][row] : 0.0F;
-        if (sum > 0) {
+        if (sum != 0) {
           state.start(set, scratch.reference[context.warp][row], sum, context.lane,
                       [&](int d) { return spare[row * dim + d]; });
         }

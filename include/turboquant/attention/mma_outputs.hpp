@@ -17,7 +17,8 @@ struct AttentionOutputs {
   /// Normalises dimensions d and d + 1 of query row `item`, which is of query head `head`.
   KOKKOS_FORCEINLINE_FUNCTION void finish(std::int64_t item, int head, int dim, int d,
                                           cuda::PartSum total) const {
-    const bool anything = total.sum > 0;
+    // NaN is something.
+    const bool anything = total.sum != 0;
     if (sink_logits != nullptr) {
       const float sink = sink_logits[head] * static_cast<float>(log2_e);
       total.raise(sink);
@@ -27,9 +28,9 @@ struct AttentionOutputs {
     const std::int64_t at = item * dim + d;
     store(at, total.first * inverse, total.second * inverse);
     if (d == 0) {
-      lse[item] = total.sum > 0 ? (total.maximum + cuda::log2_of(total.sum)) *
-                                      static_cast<float>(natural_log_of_2)
-                                : negative_infinity;
+      lse[item] = total.sum != 0 ? (total.maximum + cuda::log2_of(total.sum)) *
+                                       static_cast<float>(natural_log_of_2)
+                                 : negative_infinity;
     }
   }
 
@@ -85,7 +86,7 @@ struct RowSink {
     out[1] = total.second;
     if (first) {
       float* totals = workspace.floats(layout.totals, 2 * (part_row + row));
-      totals[0] = total.sum > 0 ? total.maximum : negative_infinity;
+      totals[0] = total.sum != 0 ? total.maximum : negative_infinity;
       totals[1] = total.sum;
     }
   }

@@ -127,7 +127,7 @@ struct RingChoice {
   /// @param asked 0 chooses
   /// @return 0 if the steps asked for do not fit
   [[nodiscard]] int stages(int asked) const {
-    const int most = size.stages[static_cast<std::size_t>(resident_teams())];
+    const int most = most_stages();
     if (asked > 0) {
       return asked <= most ? asked : 0;
     }
@@ -135,7 +135,17 @@ struct RingChoice {
     return (std::clamp)(waited_for / (unit_teams() * size.warps), 2, most);
   }
 
+  /// Why rings cannot have the steps asked for.
+  [[nodiscard]] std::string describe_most(int asked) const {
+    return "ring_stages is " + std::to_string(asked) + ", expected at most " +
+           std::to_string(most_stages()) + " for " + std::to_string(resident_teams()) +
+           " teams of " + std::to_string(size.warps) + " warps on a multiprocessor";
+  }
+
  private:
+  [[nodiscard]] int most_stages() const {
+    return size.stages[static_cast<std::size_t>(resident_teams())];
+  }
   [[nodiscard]] std::int64_t time_of(const cuda::RingTeamSize& its_size, int blocks,
                                      std::int64_t parts, std::int64_t at_once) const {
     const std::int64_t clusters = checked_mul(walks, parts);
@@ -211,7 +221,7 @@ struct RingChoice {
       plan.resident_teams = choice.resident_teams();
       plan.ring_stages = choice.stages(options.ring_stages);
       plan.ring = plan.ring_stages > 0;
-      plan.ring_refusal = plan.ring ? "" : "the steps of a ring that were asked for do not fit";
+      plan.ring_refusal = plan.ring ? "" : choice.describe_most(options.ring_stages);
     }
   }
   if (!plan.ring) {

@@ -92,7 +92,7 @@ void require_paged_source(const PagedSource<Space, T>& source,
           "), expected 2, num_blocks, then block_size and ", shape.kv_heads,
           " kv heads in the order of the layout, then head_dim ", shape.key_dim);
   require(blocks.data() != nullptr || blocks.size() == 0, ErrorCode::invalid_argument, caller,
-          ": blocks.data() is null");
+          ": blocks.data() is null, expected the memory of the blocks");
   require(first >= 0 && count >= 0, ErrorCode::invalid_argument, caller, ": first is ", first,
           " and count is ", count, ", expected 0 or more");
   constexpr std::int64_t most = (std::numeric_limits<std::int64_t>::max)();

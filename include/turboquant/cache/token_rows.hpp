@@ -151,7 +151,7 @@ std::int64_t require_rows(const char* caller, const Rows& keys, const Rows& valu
             rows.extent(1), ", ", rows.extent(2), "), expected (tokens, ", shape.kv_heads, ", ",
             dim, ")");
     require(rows.extent(0) == 0 || rows.data() != nullptr, ErrorCode::invalid_argument, caller,
-            ": ", name, ".data() is null");
+            ": ", name, ".data() is null, expected the memory of ", rows.extent(0), " rows");
     require(rows.span_is_contiguous(), ErrorCode::shape_mismatch, caller, ": ", name,
             " has padding between its tokens, expected contiguous rows");
   };

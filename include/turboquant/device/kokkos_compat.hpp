@@ -32,6 +32,15 @@ namespace turboquant::detail {
 #endif
 }
 
+/// Accelerators that Kokkos could use, before it runs; -1 where it does not tell.
+[[nodiscard]] inline int kokkos_device_count() {
+#if KOKKOS_VERSION >= 40600
+  return Kokkos::num_devices();
+#else
+  return -1;
+#endif
+}
+
 /// Starts Kokkos; a negative number leaves the choice to Kokkos and its environment variables.
 inline void kokkos_initialize(int num_threads, int device_id) {
 #if KOKKOS_VERSION >= 30700

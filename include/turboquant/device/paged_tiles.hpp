@@ -21,8 +21,8 @@ struct PagedTiles {
   /// Beyond it, addresses within a page of many heads would not fit 64 bits.
   static constexpr std::int64_t max_tiles_per_page = std::int64_t{1} << 30U;
 
-  std::byte* const* pages =
-      nullptr;  ///< (num_pages), in token order; each a multiple of 4 bytes; of 64 for full speed
+  std::byte* const* pages = nullptr;  ///< (num_pages), in token order; each a multiple of 4 bytes,
+                                      ///< on devices of 16; of 64 for full speed
   std::int64_t num_pages = 0;
   std::int64_t tiles_per_page = 1;  ///< 1 to max_tiles_per_page
 

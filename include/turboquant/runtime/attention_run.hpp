@@ -30,9 +30,13 @@ struct AttentionOptions {
   Kokkos::View<const float*, Space> sink_logits{};
 };
 
-namespace detail {
-
-/// The record of a captured sequence, for queries of which the first is at `query_position`.
+/// The record of a captured sequence, for a step of `run_decode`, of which the first query is at
+/// `query_position`.
+///
+/// It points into the memory of the capture: an append, a rollback or a copy of shared pages makes
+/// another one necessary. Device spaces read records from their own memory.
+/// @param view  `KVCaptureEngine::view()`, or `CacheManager::view` of a layer and a sequence
+/// @param shape of the layer
 template <class T>
 [[nodiscard]] DecodeSequence decode_sequence(const CaptureView<T>& view, const KVShape& shape,
                                              std::int64_t query_position) {
@@ -53,6 +57,8 @@ template <class T>
   record.query_position = query_position;
   return record;
 }
+
+namespace detail {
 
 /// The record of consecutive rows alone.
 template <class T>

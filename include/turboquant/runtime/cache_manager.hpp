@@ -369,7 +369,7 @@ class CacheManager {
       problem.max_history_tokens =
           (std::max)(problem.max_history_tokens, view.history.end - view.history.begin);
       records.push_back(
-          detail::decode_sequence(view, capture.shape, (std::max<std::int64_t>)(0, length - m)));
+          decode_sequence(view, capture.shape, (std::max<std::int64_t>)(0, length - m)));
     }
     if (m == 0) {
       return;

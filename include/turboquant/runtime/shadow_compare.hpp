@@ -250,7 +250,7 @@ class ShadowCompare {
               ": engine_logits.extent(3) is ", problem.columns, ", expected at least the ",
               view.length, " tokens of sequence ", sequence);
       const std::int64_t first = (std::max<std::int64_t>)(0, view.length - problem.num_queries);
-      records.push_back({detail::decode_sequence(view, shape, first), view.length, capture.sinks});
+      records.push_back({decode_sequence(view, shape, first), view.length, capture.sinks});
       problem.history_columns =
           (std::max)(problem.history_columns, view.history.end - view.history.begin);
       for (std::int64_t j = 0; j < problem.num_queries; ++j) {

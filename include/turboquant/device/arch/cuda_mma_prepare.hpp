@@ -199,15 +199,16 @@ KOKKOS_FORCEINLINE_FUNCTION void prepare_row(const QueryPreparation& in,
     }
     sync_lanes();
   }
-  float largest = 0;
+  // Magnitudes in the order of unsigned integers, where NaN is the largest.
+  Word largest = 0;
   TURBOQUANT_UNROLL_IN_KERNELS
   for (int j = 0; j < each; ++j) {
-    const float magnitude = x[j] < 0 ? -x[j] : x[j];
+    const Word magnitude = std::bit_cast<Word>(x[j]) & 0x7FFFFFFFU;
     largest = magnitude > largest ? magnitude : largest;
   }
   // The high byte is at most 127, the low one -128 to 127.
   constexpr float limit = 127.0F * 256.0F;
-  const float step = max_of_magnitudes(largest) * (1 / limit);
+  const float step = max_of_magnitudes(std::bit_cast<float>(largest)) * (1 / limit);
   // The reciprocal must stay finite; a query this small has no effect on any logit. A negative
   // softmax scale turns the query, so that hidden tokens stay at minus infinity.
   const float inverse = step >= 1e-35F ? reciprocal_of(in.unit < 0 ? -step : step) : 0.0F;
@@ -235,6 +236,7 @@ KOKKOS_FORCEINLINE_FUNCTION void prepare_row(const QueryPreparation& in,
     rows.words[product][4 * (2 * (slot % 4) + low) + column][2 * (slot / 4) + half] = word;
   }
   if (lane == 0) {
+    // NaN stays, and makes all weights NaN.
     const float scale = step * (in.unit < 0 ? -in.unit : in.unit);
     rows.scale[slot] = scale < 1e-30F ? 1e-30F : scale;
   }
