@@ -86,7 +86,10 @@ struct RowSink {
     out[1] = total.second;
     if (first) {
       float* totals = workspace.floats(layout.totals, 2 * (part_row + row));
-      totals[0] = total.sum != 0 ? total.maximum : negative_infinity;
+      totals[0] = negative_infinity;
+      if (total.sum != 0) {
+        totals[0] = total.maximum;
+      }
       totals[1] = total.sum;
     }
   }
