@@ -79,6 +79,12 @@ struct Way {
   int cluster = 0;
 };
 
+void ask_for(const Way& way, DecodeOptions& options) {
+  options.device = way.device;
+  options.ring_teams = way.teams;
+  options.cluster = way.cluster;
+}
+
 /// Every way in which tiles come to the warps and results together.
 std::vector<Way> ways() {
   std::vector<Way> all{{}, {DeviceArch::matrix_units_plain}};
@@ -109,9 +115,7 @@ Errors check(const Setup& setup, DecodeOptions options = {}, double bound = 1e-3
   const SpaceProblem<Device> there(problem);
   Errors worst;
   for (const Way& way : ways()) {
-    options.device = way.device;
-    options.ring_teams = way.teams;
-    options.cluster = way.cluster;
+    ask_for(way, options);
     const std::string plan = plan_decode(exec, there.codec(), there.shape(), options).describe();
     CAPTURE(plan);
     const Result first = there.run(exec, options);
@@ -145,9 +149,7 @@ void check_small(Setup setup, DecodeOptions options = {}) {
   const Problem whole_problem(setup);
   const SpaceProblem<Device> whole(whole_problem);
   for (const Way& way : ways()) {
-    options.device = way.device;
-    options.ring_teams = way.teams;
-    options.cluster = way.cluster;
+    ask_for(way, options);
     const std::string plan = plan_decode(exec, small.codec(), small.shape(), options).describe();
     CAPTURE(plan);
     const Result result = small.run(exec, options);
@@ -409,9 +411,7 @@ TEST_CASE("diffuse and peaked heads over long histories") {
         double worst = 0;
         for (const Way& way : ways()) {
           DecodeOptions options;
-          options.device = way.device;
-          options.ring_teams = way.teams;
-          options.cluster = way.cluster;
+          ask_for(way, options);
           const std::string plan =
               plan_decode(exec, there.codec(), there.shape(), options).describe();
           const double error = relative_error(there.run(exec, options).output, expected);
@@ -492,9 +492,7 @@ TEST_CASE("a query that is no number gives NaN, to its own row alone") {
         for (const Way& way : ways()) {
           for (const int splits : {1, 3}) {
             DecodeOptions options;
-            options.device = way.device;
-            options.ring_teams = way.teams;
-            options.cluster = way.cluster;
+            ask_for(way, options);
             options.num_splits = splits;
             const Result result = there.run(exec, options);
             for (std::size_t row = 0; row < result.lse.size(); ++row) {
@@ -613,9 +611,7 @@ TEST_CASE("a captured step replays with the bits of an ordinary one, with new in
       const Device exec(stream);
       SpaceProblem<Device> there(problem);
       DecodeOptions options;
-      options.device = way.device;
-      options.ring_teams = way.teams;
-      options.cluster = way.cluster;
+      ask_for(way, options);
       options.num_splits = splits;
       const auto plan = plan_decode(exec, there.codec(), there.shape(), options);
       const std::string description = plan.describe();

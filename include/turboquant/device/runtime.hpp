@@ -46,10 +46,12 @@ class KokkosScope {
     require(!detail::kokkos_is_finalized(), ErrorCode::not_initialized,
             "KokkosScope: Kokkos has been finalised and this version of it cannot be initialised "
             "again");
-    const int devices = detail::kokkos_device_count();
-    require(devices < 0 || options.device_id < devices, ErrorCode::invalid_argument,
-            "KokkosScope: device_id is ", options.device_id, ", expected less than ", devices,
-            ", the number of accelerators");
+    if (options.device_id >= 0) {
+      const int devices = detail::kokkos_device_count();
+      require(devices < 0 || options.device_id < devices, ErrorCode::invalid_argument,
+              "KokkosScope: device_id is ", options.device_id, ", expected less than ", devices,
+              ", the number of accelerators");
+    }
     detail::kokkos_initialize(options.num_threads, options.device_id);
     owner_ = true;
   }

@@ -4,6 +4,7 @@
 #include <turboquant/device/arch/cuda_sm90_ring.hpp>
 #include <turboquant/device/arch/ring_teams.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 
@@ -92,11 +93,8 @@ struct CopyingTeam {
     const std::size_t too_much = unit_bytes / (static_cast<std::size_t>(teams) + 1);
     return needed + 1024 > too_much ? needed : too_much - 1024 + 16;
   }
-  static constexpr std::size_t most_scratch_bytes = scratch_bytes(Warps, fitting_stages(Warps, 1)) >
-                                                            unit_bytes / 2
-                                                        ? scratch_bytes(Warps,
-                                                                        fitting_stages(Warps, 1))
-                                                        : unit_bytes / 2;
+  static constexpr std::size_t most_scratch_bytes =
+      (std::max)(scratch_bytes(Warps, fitting_stages(Warps, 1)), unit_bytes / 2);
   static_assert(fitting_teams(Warps, least_stages) >= 1 && fitting_teams(2, most_stages) >= 1);
   // A warp leaves its results where its ring was.
   static_assert(ring_bytes(least_stages) >= WarpRows<Shape::dim>::bytes);
