@@ -10,106 +10,115 @@
 #include <cstdint>
 
 /// @file
-/// The arithmetic of the host's encoders on one vector in scratch memory, by all lanes of a
-/// hardware vector: for the few vectors whose rounding the short ways of `encode_registers.hpp`
-/// cannot decide. Same bits always.
+/// The arithmetic of the host's encoders on one vector, by all lanes of a hardware vector: for the
+/// few vectors that the short ways of other encoders cannot decide. Same bits always.
 
 namespace turboquant::detail {
 
-/// A vector in scratch memory and the lanes that work on it.
+/// A vector in the registers of all lanes of a hardware vector: numbers in a row in each.
 /// @tparam Width lanes of the hardware vector
-template <int Width>
+template <std::size_t Dim, int Width>
 class ExactVector {
  public:
-  [[nodiscard]] static constexpr TURBOQUANT_FUNCTION std::size_t bytes(std::size_t dim) noexcept {
-    return 16 * sizeof(double) + dim * sizeof(float);
-  }
+  /// Bytes of scratch memory: terms of sums, or codes, and 16 sums.
+  static constexpr std::size_t bytes = (Dim + 16) * sizeof(double);
 
-  /// @param memory `bytes(dim)`, 16-byte aligned
-  TURBOQUANT_FUNCTION ExactVector(unsigned char* memory, std::size_t dim)
-      : sums_(reinterpret_cast<double*>(memory)),
-        x_(reinterpret_cast<float*>(memory + 16 * sizeof(double))),
-        dim_(static_cast<int>(dim)),
-        lane_(lane_index<Width>()) {}
+  /// @param memory `bytes`, 16-byte aligned
+  explicit TURBOQUANT_FUNCTION ExactVector(unsigned char* memory)
+      : memory_(memory), lane_(lane_index<Width>()) {}
 
-  TURBOQUANT_FUNCTION void load(const RowView& rows, int head, std::size_t token) const {
+  TURBOQUANT_FUNCTION void load(const RowView& rows, int head, std::size_t token) {
     const std::int64_t first = rows.offset(static_cast<std::int64_t>(token), head);
-    sync_lanes();
-    for_all(dim_, [&](int i) { x_[i] = rows.read(first + i); });
-    sync_lanes();
+    for_all([&](int i) { x_[i] = rows.read(first + coordinate(i)); });
   }
 
   /// Subtracts a mean if the vector gains from it.
+  /// @param mean called with a coordinate
   /// @return whether it does
-  TURBOQUANT_FUNCTION bool subtract(const float* mean) const {
-    const double product = ordered_sum(
-        [&](int i) { return static_cast<double>(x_[i]) * static_cast<double>(mean[i]); });
-    const double square = ordered_sum(
-        [&](int i) { return static_cast<double>(mean[i]) * static_cast<double>(mean[i]); });
+  template <class Mean>
+  TURBOQUANT_FUNCTION bool subtract(const Mean& mean) {
+    const auto number = [&](int i) { return static_cast<double>(mean(coordinate(i))); };
+    const double product =
+        ordered_sum([&](int i) { return static_cast<double>(x_[i]) * number(i); });
+    const double square = ordered_sum([&](int i) { return number(i) * number(i); });
     if (!gains_from_mean(product, square)) {
       return false;
     }
-    for_all(dim_, [&](int i) { x_[i] = minus_mean(x_[i], mean[i]); });
-    sync_lanes();
+    for_all([&](int i) { x_[i] = minus_mean(x_[i], mean(coordinate(i))); });
     return true;
   }
 
   /// Algorithm 1.
-  /// @param put called with the number of a word and its 8 codes of 4 bits each
-  /// @return the stored scale
-  template <class Put>
+  /// @return the stored scale; the codes are there afterwards
   TURBOQUANT_FUNCTION float16 quantise(const HadamardTransform& rotation, float rotation_factor,
-                                       const KernelCodebook& codebook, ScaleRule rule,
-                                       const Put& put) const {
+                                       const KernelCodebook& codebook, ScaleRule rule) {
     const int exponent = normalise();
     const auto number = [&](int i) { return static_cast<double>(x_[i]); };
     LevelSums sums;
     sums.squared = ordered_sum([&](int i) { return number(i) * number(i); });
     rotate(rotation, rotation_factor);
-    const float factor = unit_variance_factor(sums.squared, rotation.dim);
-    const auto code_of = [&](int i) { return code(codebook, x_[i] * factor + 0.0F); };
-    for_all(dim_ / 8, [&](int word) {
-      std::uint32_t codes = 0;
-      for (int i = 0; i < 8; ++i) {
-        codes |= code_of(8 * word + i) << static_cast<unsigned>(4 * i);
-      }
-      put(word, codes);
-    });
-    const auto level = [&](int i) { return static_cast<double>(codebook.levels[code_of(i)]); };
+    std::uint32_t codes[size];
+    find_codes(codebook, unit_variance_factor(sums.squared, Dim), codes);
+    float levels[size];
+    for_all([&](int i) { levels[i] = codebook.levels[codes[i]]; });
+    const auto level = [&](int i) { return static_cast<double>(levels[i]); };
     if (needs_projection(rule)) {
       sums.projection = ordered_sum([&](int i) { return number(i) * level(i); });
     }
     if (needs_level_squares(rule)) {
       sums.level_squared = ordered_sum([&](int i) { return level(i) * level(i); });
     }
-    return vector_scale(rule, rotation.dim, sums, exponent);
+    sync_lanes();
+    for_all([&](int i) { memory_[coordinate(i)] = static_cast<unsigned char>(codes[i]); });
+    sync_lanes();
+    return vector_scale(rule, Dim, sums, exponent);
+  }
+
+  /// Codes of 4 bits each: of four dimensions in a row, then of four others.
+  [[nodiscard]] TURBOQUANT_FUNCTION std::uint32_t codes(std::size_t first,
+                                                        std::size_t second) const {
+    const auto four = [&](std::size_t dim) {
+      const std::uint32_t x = *reinterpret_cast<const std::uint32_t*>(memory_ + dim);
+      return (x & 0xFU) | ((x >> 4U) & 0xF0U) | ((x >> 8U) & 0xF00U) | ((x >> 12U) & 0xF000U);
+    };
+    return four(first) | (four(second) << 16U);
   }
 
  private:
+  static constexpr int size = static_cast<int>(Dim) / Width;  ///< numbers of a lane
+
+  [[nodiscard]] TURBOQUANT_FUNCTION int coordinate(int i) const { return size * lane_ + i; }
+
+  /// Calls with the number of every number of the lane.
   template <class Body>
-  TURBOQUANT_FUNCTION void for_all(int count, const Body& body) const {
-    TURBOQUANT_KEEP_LOOP_IN_KERNELS
-    for (int i = lane_; i < count; i += Width) {
+  static KOKKOS_FORCEINLINE_FUNCTION void for_all(const Body& body) {
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (int i = 0; i < size; ++i) {
       body(i);
     }
   }
 
-  /// `ordered_dot` of what `product` gives; the vector does not change meanwhile.
-  template <class Product>
-  [[nodiscard]] TURBOQUANT_FUNCTION double ordered_sum(const Product& product) const {
+  /// `ordered_dot` of what `term` gives.
+  template <class Term>
+  [[nodiscard]] TURBOQUANT_FUNCTION double ordered_sum(const Term& term) const {
+    auto* const terms = reinterpret_cast<double*>(memory_);
+    double* const sums_of_16 = terms + Dim;
     sync_lanes();
-    for_all(16, [&](int first) {
+    for_all([&](int i) { terms[coordinate(i)] = term(i); });
+    sync_lanes();
+    for (int first = lane_; first < 16; first += Width) {
       double sum = 0;
-      for (int i = first; i < dim_; i += 16) {
-        sum += product(i);
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int i = 0; i < static_cast<int>(Dim); i += 16) {
+        sum += terms[first + i];
       }
-      sums_[first] = sum;
-    });
+      sums_of_16[first] = sum;
+    }
     sync_lanes();
     double sums[16];
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int i = 0; i < 16; ++i) {
-      sums[i] = sums_[i];
+      sums[i] = sums_of_16[i];
     }
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int half = 8; half > 0; half /= 2) {
@@ -122,9 +131,9 @@ class ExactVector {
   }
 
   /// `normalise` of the vector; the exponent.
-  [[nodiscard]] TURBOQUANT_FUNCTION int normalise() const {
+  [[nodiscard]] TURBOQUANT_FUNCTION int normalise() {
     float largest = 0;
-    for_all(dim_, [&](int i) {
+    for_all([&](int i) {
       const float magnitude = std::fabs(x_[i]);
       largest = magnitude > largest ? magnitude : largest;
     });
@@ -134,51 +143,62 @@ class ExactVector {
     }
     const int exponent =
         largest == 0.0F ? 0 : binary_exponent(std::bit_cast<std::uint32_t>(largest));
-    for_all(dim_, [&](int i) {
+    for_all([&](int i) {
       x_[i] = without_tiny(static_cast<float>(std::ldexp(exact_double(x_[i]), -exponent)));
     });
-    sync_lanes();
     return exponent;
   }
 
-  TURBOQUANT_FUNCTION void rotate(const HadamardTransform& rotation, float factor) const {
+  TURBOQUANT_FUNCTION void rotate(const HadamardTransform& rotation, float factor) {
+    TURBOQUANT_KEEP_LOOP_IN_KERNELS
     for (std::size_t round = 0; round < rotation.rounds; ++round) {
-      const float* const sign = rotation.signs + round * rotation.dim;
-      for_all(dim_, [&](int i) { x_[i] *= sign[i]; });
-      TURBOQUANT_KEEP_LOOP_IN_KERNELS
-      for (int width = 1; width < dim_; width *= 2) {
-        sync_lanes();
-        for_all(dim_ / 2, [&](int i) {
+      const float* const sign = rotation.signs + round * Dim;
+      for_all([&](int i) { x_[i] *= sign[coordinate(i)]; });
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int width = 1; width < size; width *= 2) {
+        TURBOQUANT_UNROLL_IN_KERNELS
+        for (int i = 0; i < size / 2; ++i) {
           const int at = i + (i & ~(width - 1));
           const float a = x_[at];
           const float b = x_[at + width];
           x_[at] = a + b;
           x_[at + width] = a - b;
+        }
+      }
+      TURBOQUANT_KEEP_LOOP_IN_KERNELS
+      for (int mask = 1; mask < Width; mask *= 2) {
+        const float own = (lane_ & mask) != 0 ? -1.0F : 1.0F;
+        for_all([&](int i) {
+          const float other = from_lane_xor(x_[i], mask);
+          x_[i] = own * x_[i] + other;  // the product is exact
         });
       }
-      sync_lanes();
     }
-    for_all(dim_, [&](int i) { x_[i] *= factor; });
-    sync_lanes();
+    for_all([&](int i) { x_[i] *= factor; });
   }
 
-  /// The code of `search_cells`.
-  [[nodiscard]] static TURBOQUANT_FUNCTION std::uint32_t code(const KernelCodebook& codebook,
-                                                              float scaled) {
+  /// The codes of `search_cells`.
+  TURBOQUANT_FUNCTION void find_codes(const KernelCodebook& codebook, float factor,
+                                      std::uint32_t (&codes)[size]) const {
     const int half = 1 << static_cast<unsigned>(codebook.bits - 1);
-    const auto bits = std::bit_cast<std::int32_t>(scaled);
-    const std::int32_t negative = bits >> 31;
-    const std::int32_t magnitude = (bits & 0x7FFFFFFF) + 1 + negative;
-    int above = 0;
+    std::int32_t magnitude[size];
+    std::int32_t negative[size];
+    std::int32_t above[size] = {};
+    for_all([&](int i) {
+      const auto bits = std::bit_cast<std::int32_t>(x_[i] * factor + 0.0F);
+      negative[i] = bits >> 31;
+      magnitude[i] = (bits & 0x7FFFFFFF) + 1 + negative[i];
+    });
+    TURBOQUANT_KEEP_LOOP_IN_KERNELS
     for (int j = half; j + 1 < 2 * half; ++j) {
-      above += magnitude > std::bit_cast<std::int32_t>(codebook.boundaries[j]) ? 1 : 0;
+      const auto boundary = std::bit_cast<std::int32_t>(codebook.boundaries[j]);
+      for_all([&](int i) { above[i] += magnitude[i] > boundary ? 1 : 0; });
     }
-    return static_cast<std::uint32_t>((above ^ negative) + half);
+    for_all([&](int i) { codes[i] = static_cast<std::uint32_t>((above[i] ^ negative[i]) + half); });
   }
 
-  double* sums_;
-  float* x_;
-  int dim_;
+  unsigned char* memory_;
+  float x_[size];
   int lane_;
 };
 

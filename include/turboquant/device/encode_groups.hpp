@@ -36,11 +36,19 @@ inline constexpr float float_infinity = std::numeric_limits<float>::infinity();
   return numbers;
 }
 
+/// Byte 2 of four numbers.
+[[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION std::uint32_t third_bytes(std::uint32_t a,
+                                                                    std::uint32_t b,
+                                                                    std::uint32_t c,
+                                                                    std::uint32_t d) {
+  return pick_bytes<0x5410>(pick_bytes<0x0062>(a, b), pick_bytes<0x0062>(c, d));
+}
+
 /// `value_code` of 8 numbers at a time.
 ///
-/// Steps in float are wrong by less than 2^-17 up to the largest code; a number that close to a
-/// border between two codes is compared with it in double. Rows of few bits often are at a border
-/// exactly.
+/// Steps in float are wrong by less than 2^-17 up to the largest code, which is half of what they
+/// are rounded to; a number that this puts onto the border between two codes is compared with it in
+/// double. Rows of few bits often are at a border exactly.
 class GroupCodes {
  public:
   KOKKOS_FORCEINLINE_FUNCTION GroupCodes(const GroupNumbers& numbers, int top)
@@ -55,27 +63,25 @@ class GroupCodes {
 
   /// Eight codes of 4 bits each.
   [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION std::uint32_t codes(const float (&x)[8]) const {
-    float farthest = 0;
-    std::uint32_t rounded[8];
+    std::uint32_t steps[8];
+    std::uint32_t least = ~0U;
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int i = 0; i < 8; ++i) {
-      farthest = larger_of(farthest, round(x[i], rounded[i]));
+      steps[i] = steps_to(x[i]);
+      const std::uint32_t beyond = steps[i] << 16U;
+      least = beyond < least ? beyond : least;
     }
-    const std::uint32_t codes = low_bytes(rounded[0], rounded[2], rounded[4], rounded[6]) +
-                                (low_bytes(rounded[1], rounded[3], rounded[5], rounded[7]) << 4U);
-    return farthest < 0.5F - margin ? codes : corrected(x, codes);
+    const std::uint32_t codes = third_bytes(steps[0], steps[2], steps[4], steps[6]) +
+                                (third_bytes(steps[1], steps[3], steps[5], steps[7]) << 4U);
+    return least != 0 ? codes : corrected(x, codes);
   }
 
  private:
-  static constexpr float margin = 0x1p-16F;
-
-  /// The code of a number in the last byte, and its distance from the steps up to the number.
-  KOKKOS_FORCEINLINE_FUNCTION float round(float x, std::uint32_t& code) const {
-    constexpr float rounder = 12582912.0F;  // sums with it end in the nearest integer
-    const float share = between_0_and_1((x - zero_) * factor_);
-    const float sum = share * highest_ + rounder;
-    code = std::bit_cast<std::uint32_t>(sum);
-    return std::fabs(share * highest_ - (sum - rounder));
+  /// The steps up to a number and a half: whole ones in the third byte, 2^-16 ones below.
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION std::uint32_t steps_to(float x) const {
+    constexpr float rounder = 128.5F;
+    return std::bit_cast<std::uint32_t>(between_0_and_1((x - zero_) * factor_) * highest_ +
+                                        rounder);
   }
 
   /// The same codes, those of numbers that are close to a border made again.
@@ -84,8 +90,7 @@ class GroupCodes {
     std::uint32_t close = 0;
     TURBOQUANT_UNROLL_IN_KERNELS
     for (unsigned i = 0; i < 8; ++i) {
-      std::uint32_t code = 0;
-      close |= round(x[i], code) < 0.5F - margin ? 0U : 1U << i;
+      close |= steps_to(x[i]) << 16U != 0 ? 0U : 1U << i;
     }
     TURBOQUANT_KEEP_LOOP_IN_KERNELS
     for (; close != 0; close &= close - 1) {

@@ -98,23 +98,40 @@ struct Selectors {
       case 1:
         return put(quad, nibbles[0] | (nibbles[1] << 1U) | (nibbles[2] << 2U) | (nibbles[3] << 3U));
       case 2:
-        if (table) {
-          put(2 * quad, nibbles[0] | (nibbles[1] << 2U));
-          return put(2 * quad + 1, nibbles[2] | (nibbles[3] << 2U));
-        }
-        put(2 * quad, gather_pairs(nibbles[0]) | (gather_pairs(nibbles[1]) << 4U));
-        return put(2 * quad + 1, gather_pairs(nibbles[2]) | (gather_pairs(nibbles[3]) << 4U));
+        put(2 * quad, join_two(nibbles[0], nibbles[1]));
+        return put(2 * quad + 1, join_two(nibbles[2], nibbles[3]));
       case 3: {
         const std::size_t quarter = packed() / 4;
-        put(quad, nibbles[0] | ((nibbles[3] & 0x11111111U) << 3U));
-        put(quad + quarter, nibbles[1] | ((nibbles[3] & 0x22222222U) << 2U));
-        return put(quad + 2 * quarter, nibbles[2] | ((nibbles[3] & 0x44444444U) << 1U));
+        std::uint32_t three[3];
+        join_four(nibbles, three);
+        for (std::size_t i = 0; i < 3; ++i) {
+          put(quad + i * quarter, three[i]);
+        }
+        return;
       }
       default:
         for (std::size_t i = 0; i < 4; ++i) {
-          put(4 * quad + i, table ? part_signs(nibbles[i]) : nibbles[i]);
+          put(4 * quad + i, whole(nibbles[i]));
         }
     }
+  }
+
+  /// The dword of two selectors of 2 bits.
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::uint32_t join_two(
+      std::uint32_t first, std::uint32_t second) const noexcept {
+    return table ? first | (second << 2U) : gather_pairs(first) | (gather_pairs(second) << 4U);
+  }
+  /// The dwords of four selectors of 3 bits.
+  static constexpr TURBOQUANT_FUNCTION void join_four(const std::uint32_t (&nibbles)[4],
+                                                      std::uint32_t (&words)[3]) noexcept {
+    words[0] = nibbles[0] | ((nibbles[3] & 0x11111111U) << 3U);
+    words[1] = nibbles[1] | ((nibbles[3] & 0x22222222U) << 2U);
+    words[2] = nibbles[2] | ((nibbles[3] & 0x44444444U) << 1U);
+  }
+  /// The dword of a selector of 4 bits.
+  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::uint32_t whole(
+      std::uint32_t nibbles) const noexcept {
+    return table ? part_signs(nibbles) : nibbles;
   }
 
  private:
@@ -157,12 +174,13 @@ struct Selectors {
     return nibbles;
   }
   static constexpr TURBOQUANT_FUNCTION std::uint32_t part_signs(std::uint32_t nibbles) noexcept {
-    std::uint32_t x = nibbles & 0x77777777U;
-    for (unsigned n = 0; n < 4; ++n) {
-      x |= ((nibbles >> (4 * n + 3)) & 1U) << (8 * n + 7);
-      x |= ((nibbles >> (4 * n + 19)) & 1U) << (8 * n + 3);
-    }
-    return x;
+    // Bits 3, 7, 11 and 15 to bits 3, 11, 19 and 27.
+    const auto spread = [](std::uint32_t x) {
+      x = (x | (x << 8U)) & 0x00880088U;
+      return (x | (x << 4U)) & 0x08080808U;
+    };
+    return (nibbles & 0x77777777U) | (spread(nibbles & 0x8888U) << 4U) |
+           spread((nibbles >> 16U) & 0x8888U);
   }
 };
 

@@ -31,7 +31,7 @@ template <std::size_t Dim, std::size_t Group, int Lanes, int Width, bool Centred
 struct RegisterTeamEncoder {
   using Vector = LaneVector<Dim, Lanes>;
   using Exchange = LaneExchange<Dim, Lanes>;
-  using Exact = ExactVector<Width>;
+  using Exact = ExactVector<Dim, Width>;
   /// Tokens that a hardware vector takes at a time.
   static constexpr int tokens = Width / Lanes;
   /// Tokens that a thread, `Width` lanes, takes one vector after another; no tile has fewer.
@@ -41,9 +41,8 @@ struct RegisterTeamEncoder {
   /// Threads of a team at most.
   static constexpr int most_threads = static_cast<int>(Tokens) / thread_tokens;
   /// Of a thread: the exchanges of its tokens, or one uncertain token.
-  static constexpr std::size_t work_bytes = tokens * Exchange::pitch > Exact::bytes(Dim)
-                                                ? tokens* Exchange::pitch
-                                                : Exact::bytes(Dim);
+  static constexpr std::size_t work_bytes =
+      tokens * Exchange::pitch > Exact::bytes ? tokens* Exchange::pitch : Exact::bytes;
   /// Bytes from the codes of a token to those of the next.
   static constexpr int code_pitch = static_cast<int>(Dim) / 2 + 16;
   using Codes = TokenCodes<code_pitch>;
@@ -128,30 +127,30 @@ struct RegisterTeamEncoder {
       }
     });
     if (any_lane(!certain)) {
-      const Exact exact(work, Dim);
+      Exact exact(work);
       sync_lanes();
+      const auto put_codes = [&](const Side& side, std::size_t token, std::uint32_t flip) {
+        for (std::size_t word = lane; word < Dim / 8; word += Width) {
+          side.put(token, static_cast<int>(word), exact.codes(8 * word, 8 * word + 4) ^ flip);
+        }
+      };
       for_steps([&](std::size_t first) {
         TURBOQUANT_KEEP_LOOP_IN_KERNELS
         for (std::size_t token = first; token < first + tokens; ++token) {
           if (keys.uncertain[token] != 0) {
             exact.load(in.keys, in.head, token);
-            const bool kept = Centred && !exact.subtract(centre);
-            key_scales.store(
-                token, kept,
-                exact.quantise(tables.key_rotation, rotation_factor, tables.key_codebook,
-                               tables.key_scale_rule, [&](int word, std::uint32_t codes) {
-                                 keys.put(token, word, codes);
-                               }));
+            const bool kept = Centred && !exact.subtract([&](int d) { return centre[d]; });
+            key_scales.store(token, kept,
+                             exact.quantise(tables.key_rotation, rotation_factor,
+                                            tables.key_codebook, tables.key_scale_rule));
+            put_codes(keys, token, 0);
           }
           if (Group == 0 && values.uncertain[token] != 0) {
             exact.load(in.values, in.head, token);
-            const std::uint32_t flip = value_scales.flip(token);
-            value_scales.store(
-                token, false,
-                exact.quantise(tables.value_rotation, rotation_factor, tables.value_codebook,
-                               tables.value_scale_rule, [&](int word, std::uint32_t codes) {
-                                 values.put(token, word, codes ^ flip);
-                               }));
+            value_scales.store(token, false,
+                               exact.quantise(tables.value_rotation, rotation_factor,
+                                              tables.value_codebook, tables.value_scale_rule));
+            put_codes(values, token, value_scales.flip(token));
           }
         }
       });
