@@ -24,14 +24,7 @@ void run_dot(const ExecutionSpace& exec, const TileTables& tables, const DecodeW
     using Policy = Kokkos::TeamPolicy<ExecutionSpace, decltype(bounds)>;
     Policy policy(exec, teams, warps, lanes);
     policy.set_scratch_size(0, Kokkos::PerTeam(static_cast<int>(scratch) + 128));
-    // Kernels of more than 512 bytes are passed as arguments only if they are called light. Without
-    // a wish for occupancy the driver keeps scratch memory for one team a multiprocessor.
-    Kokkos::parallel_for(
-        label,
-        Kokkos::Experimental::require(
-            Kokkos::Experimental::prefer(policy, Kokkos::Experimental::DesiredOccupancy(100)),
-            Kokkos::Experimental::WorkItemProperty::HintLightWeight),
-        kernel);
+    Kokkos::parallel_for(label, for_many_teams(policy), kernel);
   };
   const TileFormat& format = tables.format;
   const auto attend = [&]<class Tiles, int Rows, int MaxDim>(const auto& dot_tables) {

@@ -11,7 +11,7 @@
 
 /// @file
 /// The arithmetic of the host's encoders on one vector, by all lanes of a hardware vector: for the
-/// few vectors that the short ways of other encoders cannot decide. Same bits always.
+/// few vectors that the short ways of `encode_registers.hpp` cannot decide. Same bits always.
 
 namespace turboquant::detail {
 
@@ -33,18 +33,17 @@ class ExactVector {
   }
 
   /// Subtracts a mean if the vector gains from it.
-  /// @param mean called with a coordinate
+  /// @param mean (Dim)
   /// @return whether it does
-  template <class Mean>
-  TURBOQUANT_FUNCTION bool subtract(const Mean& mean) {
-    const auto number = [&](int i) { return static_cast<double>(mean(coordinate(i))); };
+  TURBOQUANT_FUNCTION bool subtract(const float* mean) {
+    const auto number = [&](int i) { return static_cast<double>(mean[coordinate(i)]); };
     const double product =
         ordered_sum([&](int i) { return static_cast<double>(x_[i]) * number(i); });
     const double square = ordered_sum([&](int i) { return number(i) * number(i); });
     if (!gains_from_mean(product, square)) {
       return false;
     }
-    for_all([&](int i) { x_[i] = minus_mean(x_[i], mean(coordinate(i))); });
+    for_all([&](int i) { x_[i] = minus_mean(x_[i], mean[coordinate(i)]); });
     return true;
   }
 
@@ -74,14 +73,14 @@ class ExactVector {
     return vector_scale(rule, Dim, sums, exponent);
   }
 
-  /// Codes of 4 bits each: of four dimensions in a row, then of four others.
-  [[nodiscard]] TURBOQUANT_FUNCTION std::uint32_t codes(std::size_t first,
-                                                        std::size_t second) const {
-    const auto four = [&](std::size_t dim) {
-      const std::uint32_t x = *reinterpret_cast<const std::uint32_t*>(memory_ + dim);
-      return (x & 0xFU) | ((x >> 4U) & 0xF0U) | ((x >> 8U) & 0xF00U) | ((x >> 12U) & 0xF000U);
-    };
-    return four(first) | (four(second) << 16U);
+  /// A word of 8 codes of 4 bits each.
+  [[nodiscard]] TURBOQUANT_FUNCTION std::uint32_t word(std::size_t number) const {
+    std::uint32_t codes = 0;
+    TURBOQUANT_UNROLL_IN_KERNELS
+    for (unsigned i = 0; i < 8; ++i) {
+      codes |= static_cast<std::uint32_t>(memory_[8 * number + i]) << (4 * i);
+    }
+    return codes;
   }
 
  private:
@@ -137,10 +136,7 @@ class ExactVector {
       const float magnitude = std::fabs(x_[i]);
       largest = magnitude > largest ? magnitude : largest;
     });
-    for (int mask = 1; mask < Width; mask *= 2) {
-      const float other = from_lane_xor(largest, mask);
-      largest = other > largest ? other : largest;
-    }
+    largest = max_of_magnitudes<Width>(largest);
     const int exponent =
         largest == 0.0F ? 0 : binary_exponent(std::bit_cast<std::uint32_t>(largest));
     for_all([&](int i) {

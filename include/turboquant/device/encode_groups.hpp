@@ -36,14 +36,6 @@ inline constexpr float float_infinity = std::numeric_limits<float>::infinity();
   return numbers;
 }
 
-/// Byte 2 of four numbers.
-[[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION std::uint32_t third_bytes(std::uint32_t a,
-                                                                    std::uint32_t b,
-                                                                    std::uint32_t c,
-                                                                    std::uint32_t d) {
-  return pick_bytes<0x5410>(pick_bytes<0x0062>(a, b), pick_bytes<0x0062>(c, d));
-}
-
 /// `value_code` of 8 numbers at a time.
 ///
 /// Steps in float are wrong by less than 2^-17 up to the largest code, which is half of what they
@@ -71,8 +63,8 @@ class GroupCodes {
       const std::uint32_t beyond = steps[i] << 16U;
       least = beyond < least ? beyond : least;
     }
-    const std::uint32_t codes = third_bytes(steps[0], steps[2], steps[4], steps[6]) +
-                                (third_bytes(steps[1], steps[3], steps[5], steps[7]) << 4U);
+    const std::uint32_t codes = bytes_of<2>(steps[0], steps[2], steps[4], steps[6]) +
+                                (bytes_of<2>(steps[1], steps[3], steps[5], steps[7]) << 4U);
     return least != 0 ? codes : corrected(x, codes);
   }
 

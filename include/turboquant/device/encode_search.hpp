@@ -13,11 +13,12 @@
 
 namespace turboquant::detail {
 
-/// Byte 0 of four numbers.
-[[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION std::uint32_t low_bytes(std::uint32_t a, std::uint32_t b,
-                                                                  std::uint32_t c,
-                                                                  std::uint32_t d) {
-  return pick_bytes<0x5410>(pick_bytes<0x0040>(a, b), pick_bytes<0x0040>(c, d));
+/// Byte `Byte` of four numbers.
+template <std::uint32_t Byte>
+[[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION std::uint32_t bytes_of(std::uint32_t a, std::uint32_t b,
+                                                                 std::uint32_t c, std::uint32_t d) {
+  constexpr std::uint32_t both = Byte | (4 + Byte) << 4U;
+  return pick_bytes<0x5410>(pick_bytes<both>(a, b), pick_bytes<both>(c, d));
 }
 /// A byte of ones for every negative number of four.
 [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION std::uint32_t sign_bytes(float a, float b, float c,
@@ -80,7 +81,7 @@ class CellSearch {
     }
     const auto codes_of = [&](int first) {
       const std::uint32_t numbers =
-          low_bytes(picked[first], picked[first + 2], picked[first + 4], picked[first + 6]);
+          bytes_of<0>(picked[first], picked[first + 2], picked[first + 4], picked[first + 6]);
       const std::uint32_t signs =
           sign_bytes(scaled[first], scaled[first + 2], scaled[first + 4], scaled[first + 6]);
       return (numbers & (mask * 0x01010101U)) ^ (signs & ((2 * mask + 1) * 0x01010101U));

@@ -121,12 +121,7 @@ bool launch_team_encoder(const std::string& label, const ExecutionSpace& exec,
     const auto with_scratch = [&](int team_size) {
       Policy policy(exec, static_cast<int>(teams), team_size, width);
       policy.set_scratch_size(0, Kokkos::PerTeam(static_cast<int>(Encoder::scratch_bytes(tables))));
-      // Without a wish for occupancy the driver may keep scratch memory for few teams only. As a
-      // light kernel its record is an argument; in constant memory, the next kernel's launch would
-      // wait for its end.
-      return Kokkos::Experimental::require(
-          Kokkos::Experimental::prefer(policy, Kokkos::Experimental::DesiredOccupancy(100)),
-          Kokkos::Experimental::WorkItemProperty::HintLightWeight);
+      return for_many_teams(policy);
     };
     const int most = with_scratch(1).team_size_max(kernel, Kokkos::ParallelForTag());
     while (threads > most) {

@@ -62,4 +62,16 @@ inline void kokkos_initialize(int num_threads, int device_id) {
 #endif
 }
 
+/// A policy of teams with scratch memory, many of which share a multiprocessor.
+///
+/// Without a wish for occupancy the driver may keep scratch memory for few teams only. Records of
+/// more than 512 bytes are arguments of a kernel only if it is called light; in constant memory,
+/// the next launch would wait for its end.
+template <class Policy>
+[[nodiscard]] auto for_many_teams(const Policy& policy) {
+  return Kokkos::Experimental::require(
+      Kokkos::Experimental::prefer(policy, Kokkos::Experimental::DesiredOccupancy(100)),
+      Kokkos::Experimental::WorkItemProperty::HintLightWeight);
+}
+
 }  // namespace turboquant::detail

@@ -98,40 +98,23 @@ struct Selectors {
       case 1:
         return put(quad, nibbles[0] | (nibbles[1] << 1U) | (nibbles[2] << 2U) | (nibbles[3] << 3U));
       case 2:
-        put(2 * quad, join_two(nibbles[0], nibbles[1]));
-        return put(2 * quad + 1, join_two(nibbles[2], nibbles[3]));
+        if (table) {
+          put(2 * quad, nibbles[0] | (nibbles[1] << 2U));
+          return put(2 * quad + 1, nibbles[2] | (nibbles[3] << 2U));
+        }
+        put(2 * quad, gather_pairs(nibbles[0]) | (gather_pairs(nibbles[1]) << 4U));
+        return put(2 * quad + 1, gather_pairs(nibbles[2]) | (gather_pairs(nibbles[3]) << 4U));
       case 3: {
         const std::size_t quarter = packed() / 4;
-        std::uint32_t three[3];
-        join_four(nibbles, three);
-        for (std::size_t i = 0; i < 3; ++i) {
-          put(quad + i * quarter, three[i]);
-        }
-        return;
+        put(quad, nibbles[0] | ((nibbles[3] & 0x11111111U) << 3U));
+        put(quad + quarter, nibbles[1] | ((nibbles[3] & 0x22222222U) << 2U));
+        return put(quad + 2 * quarter, nibbles[2] | ((nibbles[3] & 0x44444444U) << 1U));
       }
       default:
         for (std::size_t i = 0; i < 4; ++i) {
-          put(4 * quad + i, whole(nibbles[i]));
+          put(4 * quad + i, table ? part_signs(nibbles[i]) : nibbles[i]);
         }
     }
-  }
-
-  /// The dword of two selectors of 2 bits.
-  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::uint32_t join_two(
-      std::uint32_t first, std::uint32_t second) const noexcept {
-    return table ? first | (second << 2U) : gather_pairs(first) | (gather_pairs(second) << 4U);
-  }
-  /// The dwords of four selectors of 3 bits.
-  static constexpr TURBOQUANT_FUNCTION void join_four(const std::uint32_t (&nibbles)[4],
-                                                      std::uint32_t (&words)[3]) noexcept {
-    words[0] = nibbles[0] | ((nibbles[3] & 0x11111111U) << 3U);
-    words[1] = nibbles[1] | ((nibbles[3] & 0x22222222U) << 2U);
-    words[2] = nibbles[2] | ((nibbles[3] & 0x44444444U) << 1U);
-  }
-  /// The dword of a selector of 4 bits.
-  [[nodiscard]] constexpr TURBOQUANT_FUNCTION std::uint32_t whole(
-      std::uint32_t nibbles) const noexcept {
-    return table ? part_signs(nibbles) : nibbles;
   }
 
  private:

@@ -131,7 +131,7 @@ struct RegisterTeamEncoder {
       sync_lanes();
       const auto put_codes = [&](const Side& side, std::size_t token, std::uint32_t flip) {
         for (std::size_t word = lane; word < Dim / 8; word += Width) {
-          side.put(token, static_cast<int>(word), exact.codes(8 * word, 8 * word + 4) ^ flip);
+          side.put(token, static_cast<int>(word), exact.word(word) ^ flip);
         }
       };
       for_steps([&](std::size_t first) {
@@ -139,7 +139,7 @@ struct RegisterTeamEncoder {
         for (std::size_t token = first; token < first + tokens; ++token) {
           if (keys.uncertain[token] != 0) {
             exact.load(in.keys, in.head, token);
-            const bool kept = Centred && !exact.subtract([&](int d) { return centre[d]; });
+            const bool kept = Centred && !exact.subtract(centre);
             key_scales.store(token, kept,
                              exact.quantise(tables.key_rotation, rotation_factor,
                                             tables.key_codebook, tables.key_scale_rule));
