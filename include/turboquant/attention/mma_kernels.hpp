@@ -43,6 +43,9 @@ struct MmaAttend {
     const auto index = static_cast<int>(item / static_cast<unsigned>(layout.kv_heads));
     const int first_row = block * 4 * sets;
     const int rows = layout.rows - first_row < 4 * sets ? layout.rows - first_row : 4 * sets;
+    const cuda::ClusterInbox<typename Team::Inbox> inbox{
+        team.inbox(context), cuda::TeamShare::of(context, rows * (dim / 2)), rows};
+    inbox.open(context);
     const std::int64_t walk_index =
         (std::int64_t{index} * layout.kv_heads + head) * layout.row_blocks + block;
     const auto query_at = [&](int row) {
@@ -125,8 +128,7 @@ struct MmaAttend {
                        first_row,
                        workspace.walk_row(walk_index, split),
                        layout.parts_meet ? parts : layout.num_splits};
-    cuda::add_teams(context, state, scratch, team.rows(context), team.spare(context, 0), rows,
-                    sink);
+    cuda::add_teams(context, state, scratch, team.rows(context), inbox, rows, sink);
     if (layout.parts_meet && parts > 1) {
       merge_parts(context, scratch, sink, walk_index, split, parts, rows);
     }

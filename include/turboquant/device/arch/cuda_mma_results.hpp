@@ -12,7 +12,7 @@ namespace turboquant::detail::cuda {
 /// One lane's view of its team: `warps` warps of 32 lanes with common scratch memory.
 template <class Member>
 struct LaneContext {
-  /// Teams that share a walk and read each other's scratch memory, and this one's number among
+  /// Teams that share a walk and write to each other's scratch memory, and this one's number among
   /// them.
   static constexpr int blocks = 1;
   static constexpr int rank = 0;
@@ -40,8 +40,6 @@ struct TeamScratch {
   float reference[Warps][rows];
   float sum[Warps][rows];
   int merges;  ///< whether the team merges the parts of its walk
-  /// Maximum and sum of the team's rows, for the other teams of its walk.
-  alignas(16) float totals[rows][2];
 };
 
 /// Memory for the outputs of 4 rows of every warp.
@@ -131,31 +129,133 @@ struct PartRows {
 
 /// The pairs of dimensions that a team of a cluster is for.
 struct TeamShare {
+  int size;  ///< of all teams' but the last ones'
   int begin;
   int end;
 
   template <class Context>
   [[nodiscard]] static KOKKOS_FORCEINLINE_FUNCTION TeamShare of(const Context& context, int all) {
     if (context.blocks == 1) {
-      return {0, all};
+      return {all, 0, all};
     }
     const int size = (all + context.blocks - 1) / context.blocks;
-    const int begin = context.rank * size;
-    return {begin, begin + size < all ? begin + size : all};
+    const int begin = context.rank * size < all ? context.rank * size : all;
+    return {size, begin, begin + size < all ? begin + size : all};
+  }
+};
+
+/// What the teams of a cluster send to one of them.
+template <int Dim, int Sets>
+struct InboxMemory {
+  /// Maximum and sum of the rows of every team.
+  float totals[most_cluster_blocks][4 * Sets][2];
+  /// (teams, size of a share, 2), with room for shares that do not come out even.
+  alignas(8) float values[4 * Sets * Dim + 2 * most_cluster_blocks];
+  std::uint64_t sent;  ///< barrier that counts the bytes
+};
+
+/// Where the teams of a cluster send what they have found to those that add it up. No memory is
+/// flushed, as a barrier of the cluster that releases it would.
+template <class Memory>
+struct ClusterInbox {
+  Memory* memory;
+  TeamShare share;
+  int num_rows;
+
+  /// Tells the cluster that others may send; all threads call it.
+  template <class Context>
+  KOKKOS_FORCEINLINE_FUNCTION void open(const Context& context) const {
+    constexpr int pair_bytes = 8;
+    if (context.blocks == 1) {
+      return;
+    }
+    if (context.warp == 0) {
+      if (context.lane == 0) {
+        make_copy_barrier(barrier());
+      }
+      publish_copy_barriers();
+      sync_lanes();
+      if (context.lane == 0) {
+        announce_copies(context.blocks * (share.end - share.begin + num_rows) * pair_bytes,
+                        barrier());
+      }
+    }
+    arrive_at_cluster();
+  }
+  /// Waits until all have opened theirs.
+  template <class Context>
+  KOKKOS_FORCEINLINE_FUNCTION void await_open(const Context& context) const {
+    if (context.blocks > 1) {
+      await_cluster();
+    }
+  }
+  /// Sends pair `i` of all to the team that it belongs to.
+  template <class Context>
+  KOKKOS_FORCEINLINE_FUNCTION void send_values(const Context& context, int i,
+                                               FloatPair pair) const {
+    const int owner = i / share.size;
+    const int place = context.rank * share.size + i - owner * share.size;
+    send_pair(in_block(shared_address(memory->values) + 8 * place, owner), pair,
+              in_block(barrier(), owner));
+  }
+  /// Sends maximum and sum of a row to all teams.
+  template <class Context>
+  KOKKOS_FORCEINLINE_FUNCTION void send_totals(const Context& context, int row,
+                                               FloatPair pair) const {
+    const SharedAddress to = shared_address(memory->totals[context.rank][row]);
+    for (int k = 0; k < context.blocks; ++k) {
+      send_pair(in_block(to, k), pair, in_block(barrier(), k));
+    }
+  }
+  /// Adds up pair `i` of the team's share.
+  template <class Context>
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION PartSum sum(const Context& context, int i,
+                                                        int row) const {
+    constexpr int flight = 8;
+    PartSum total;
+    for (int begin = 0; begin < context.blocks; begin += flight) {
+      FloatPair part[flight];
+      float highest = total.maximum;
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int k = 0; k < flight; ++k) {
+        if (begin + k < context.blocks) {
+          const float* const from = memory->totals[begin + k][row];
+          part[k] = {from[0], from[1]};
+          highest = part[k].first > highest ? part[k].first : highest;
+        }
+      }
+      total.raise(highest);
+      TURBOQUANT_UNROLL_IN_KERNELS
+      for (int k = 0; k < flight; ++k) {
+        if (begin + k < context.blocks) {
+          const float* const from =
+              memory->values + 2 * ((begin + k) * share.size + i - share.begin);
+          total.add(part[k].first, part[k].second, from[0], from[1]);
+        }
+      }
+    }
+    return total;
+  }
+  /// Waits for everything, so that nobody sends to a team that is gone.
+  KOKKOS_FORCEINLINE_FUNCTION void await() const { await_sent(barrier()); }
+
+ private:
+  [[nodiscard]] KOKKOS_FORCEINLINE_FUNCTION SharedAddress barrier() const {
+    return shared_address(&memory->sent);
   }
 };
 
 /// Adds up what the warps of all teams of a walk have found, always in the same order.
 /// @param memory   for the outputs of the warps
-/// @param outputs  (4 Sets, dim) for the other teams of the walk
+/// @param inbox    of the team, open
 /// @param num_rows rows that exist, up to 4 Sets
 /// @param sink     `sink(row, d, sum, first)` takes dimensions d and d + 1 of a row, the first ones
 /// of the row that this team has
-template <class Shape, int Sets, int Warps, class Context, class Sink>
+template <class Shape, int Sets, int Warps, class Context, class Inbox, class Sink>
 KOKKOS_FORCEINLINE_FUNCTION void add_teams(const Context& context,
                                            const MmaState<Shape, Sets>& state,
                                            TeamScratch<Shape::dim, Sets, Warps>& scratch,
-                                           const WarpRows<Shape::dim>& memory, float* outputs,
+                                           const WarpRows<Shape::dim>& memory, const Inbox& inbox,
                                            int num_rows, const Sink& sink) {
   constexpr int pairs = Shape::dim / 2;
   const int row = context.lane / 4;
@@ -163,6 +263,7 @@ KOKKOS_FORCEINLINE_FUNCTION void add_teams(const Context& context,
   // All lanes have read their exact rows' sums, which give way to the warp's, and the last tiles,
   // which give way to its outputs.
   sync_lanes();
+  inbox.await_open(context);
   if (row == 0) {
     TURBOQUANT_UNROLL_IN_KERNELS
     for (int set = 0; set < Sets; ++set) {
@@ -203,12 +304,9 @@ KOKKOS_FORCEINLINE_FUNCTION void add_teams(const Context& context,
       if (context.blocks == 1) {
         sink(4 * set + r, d, total, d == 0);
       } else {
-        float* at = outputs + (4 * set + r) * Shape::dim + d;
-        at[0] = total.first;
-        at[1] = total.second;
+        inbox.send_values(context, (4 * set + r) * pairs + d / 2, {total.first, total.second});
         if (d == 0) {
-          scratch.totals[4 * set + r][0] = total.maximum;
-          scratch.totals[4 * set + r][1] = total.sum;
+          inbox.send_totals(context, 4 * set + r, {total.maximum, total.sum});
         }
       }
     }
@@ -219,58 +317,14 @@ KOKKOS_FORCEINLINE_FUNCTION void add_teams(const Context& context,
   if (context.blocks == 1) {
     return;
   }
-  // Every team adds up a share of the dimensions, after all have written.
-  cluster_barrier();
-  const TeamShare share = TeamShare::of(context, num_rows * pairs);
-  const SharedAddress totals = shared_address(scratch.totals);
-  const SharedAddress values = shared_address(outputs);
-  // All threads take the same number of turns.
-  for (int turn = share.begin;; turn += context.threads()) {
-    constexpr int flight = 8;
-    const int i = turn + context.thread();
+  // Every team adds up a share of the dimensions.
+  inbox.await();
+  const TeamShare& share = inbox.share;
+  for (int i = share.begin + context.thread(); i < share.end; i += context.threads()) {
     const int r = i / pairs;
-    const int blocks = i < share.end ? context.blocks : 0;
-    PartSum total;
-    for (int begin = 0; begin < blocks; begin += flight) {
-      FloatPair part[flight];
-      FloatPair value[flight];
-      float highest = total.maximum;
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int k = 0; k < flight; ++k) {
-        if (begin + k < blocks) {
-          part[k] = load_cluster_pair(in_block(totals + 8 * r, begin + k));
-          value[k] = load_cluster_pair(in_block(values + 8 * i, begin + k));
-        }
-      }
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int k = 0; k < flight; ++k) {
-        if (begin + k < blocks) {
-          highest = part[k].first > highest ? part[k].first : highest;
-        }
-      }
-      total.raise(highest);
-      TURBOQUANT_UNROLL_IN_KERNELS
-      for (int k = 0; k < flight; ++k) {
-        if (begin + k < blocks) {
-          total.add(part[k].first, part[k].second, value[k].first, value[k].second);
-        }
-      }
-    }
-    const bool last = turn + context.threads() >= share.end;
-    if (last) {
-      sync_lanes();
-      arrive_at_cluster();
-    }
-    if (i < share.end) {
-      sink(r, i % pairs * 2, total, i % pairs == 0 || i == share.begin);
-    }
-    if (last) {
-      break;
-    }
+    const PartSum total = inbox.sum(context, i, r);
+    sink(r, i % pairs * 2, total, i % pairs == 0 || i == share.begin);
   }
-  // Nobody leaves while others read its memory.
-  sync_lanes();
-  await_cluster();
 }
 
 }  // namespace turboquant::detail::cuda

@@ -16,6 +16,7 @@ struct LoadingTeam {
   using Shape = TeamShape;
   using Source = LoadedSteps<Shape>;
   using Scratch = TeamScratch<Shape::dim, Sets, team_warps>;
+  using Inbox = InboxMemory<Shape::dim, Sets>;
   static constexpr int sets = Sets;
   static constexpr int warps = team_warps;
   static constexpr int rows_of_warp = Sets;
@@ -30,6 +31,11 @@ struct LoadingTeam {
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION Source source(const Context& context) const {
     return Source(context.lane);
+  }
+  /// Teams of one block have none.
+  template <class Context>
+  KOKKOS_FORCEINLINE_FUNCTION Inbox* inbox(const Context&) const {
+    return nullptr;
   }
   /// (4 Sets, dim), of a warp, before its first step.
   template <class Context>
@@ -51,6 +57,7 @@ template <class TeamShape, int Sets, int Warps>
 struct CopyingTeam {
   using Shape = TeamShape;
   using Scratch = TeamScratch<Shape::dim, Sets, Warps>;
+  using Inbox = InboxMemory<Shape::dim, Sets>;
   using Source = CopiedSteps<Shape>;
   static constexpr int sets = Sets;
   static constexpr int warps = Warps;
@@ -61,7 +68,8 @@ struct CopyingTeam {
   static constexpr int least_stages = 2;
   static constexpr int most_stages = 4;
   static constexpr std::size_t spare_bytes = sizeof(float) * 4 * Sets * Shape::dim;
-  static constexpr std::size_t barriers_at = (sizeof(Scratch) + 15) / 16 * 16;
+  static constexpr std::size_t inbox_at = (sizeof(Scratch) + 15) / 16 * 16;
+  static constexpr std::size_t barriers_at = (inbox_at + sizeof(Inbox) + 15) / 16 * 16;
   static constexpr std::size_t memory_at =
       (barriers_at + std::size_t{8} * most_stages * Warps + 127) / 128 * 128;
 
@@ -104,7 +112,11 @@ struct CopyingTeam {
     return Source(context.lane, memory(context, context.warp),
                   context.scratch + barriers_at + context.warp * (8 * most_stages), stages);
   }
-  /// (4 Sets, dim), of a warp, before its first step; warp 0's takes the outputs of the team.
+  template <class Context>
+  KOKKOS_FORCEINLINE_FUNCTION Inbox* inbox(const Context& context) const {
+    return reinterpret_cast<Inbox*>(context.scratch + inbox_at);
+  }
+  /// (4 Sets, dim), of a warp, before its first step.
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION float* spare(const Context& context, int warp) const {
     return reinterpret_cast<float*>(memory(context, warp) + ring_bytes(stages));

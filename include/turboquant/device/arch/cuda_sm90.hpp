@@ -2,14 +2,17 @@
 
 /// @file
 /// What compute capability 9.0 adds, as functions of one lane: bulk copies into shared memory that
-/// a barrier counts, clusters of blocks that read each other's shared memory, kernels that start
-/// before the one before them has ended. For every other compilation they are empty.
+/// a barrier counts, clusters of blocks that write to each other's shared memory, kernels that
+/// start before the one before them has ended. For every other compilation they are empty.
 
 #include <turboquant/device/arch/cuda_mma_instructions.hpp>
 
 #include <cstddef>
 
 namespace turboquant::detail::cuda {
+
+/// Blocks of a cluster at most, beyond what is portable.
+inline constexpr int most_cluster_blocks = 16;
 
 /// A byte of shared memory, of this block or of one of its cluster.
 struct SharedAddress {
@@ -42,7 +45,7 @@ KOKKOS_FORCEINLINE_FUNCTION void load_1_word(SharedAddress from, Word* out) {
 KOKKOS_FORCEINLINE_FUNCTION void make_copy_barrier(SharedAddress barrier) {
   asm volatile("mbarrier.init.shared.b64 [%0], 1;" : : "r"(barrier.at) : "memory");
 }
-/// Shows new barriers to the copy engine.
+/// Shows new barriers to the copy engine, and to blocks of the cluster that wait for this thread.
 KOKKOS_FORCEINLINE_FUNCTION void publish_copy_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
 }
@@ -84,18 +87,11 @@ KOKKOS_FORCEINLINE_FUNCTION int cluster_blocks() {
   asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
   return static_cast<int>(blocks);
 }
-/// All threads of the cluster meet, and see what the others have written to shared memory.
-KOKKOS_FORCEINLINE_FUNCTION void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;"
-               :
-               :
-               : "memory");
-}
-/// Tells the cluster that this thread reads no other block's memory any longer.
+/// Tells the cluster that this thread has come here.
 KOKKOS_FORCEINLINE_FUNCTION void arrive_at_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory");
 }
-/// Waits until all threads of the cluster have told so.
+/// Waits until all threads of the cluster have told so, and sees the barriers they have published.
 KOKKOS_FORCEINLINE_FUNCTION void await_cluster() {
   asm volatile("barrier.cluster.wait.aligned;" : : : "memory");
 }
@@ -105,12 +101,24 @@ KOKKOS_FORCEINLINE_FUNCTION SharedAddress in_block(SharedAddress own, int rank) 
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there.at) : "r"(own.at), "r"(rank));
   return there;
 }
-KOKKOS_FORCEINLINE_FUNCTION FloatPair load_cluster_pair(SharedAddress from) {
-  FloatPair out;
-  asm volatile("ld.shared::cluster.v2.f32 {%0,%1},[%2];"
-               : "=f"(out.first), "=f"(out.second)
-               : "r"(from.at));
-  return out;
+/// Sends two floats to a block of the cluster, whose barrier counts their 8 bytes.
+KOKKOS_FORCEINLINE_FUNCTION void send_pair(SharedAddress to, FloatPair pair,
+                                           SharedAddress barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1,%2}, [%3];"
+      :
+      : "r"(to.at), "f"(pair.first), "f"(pair.second), "r"(barrier.at)
+      : "memory");
+}
+/// Waits for all that the cluster sends in the first phase of a barrier.
+KOKKOS_FORCEINLINE_FUNCTION void await_sent(SharedAddress barrier) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "WAIT%=: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
+      "@done bra DONE%=;\nbra WAIT%=;\nDONE%=:\n}"
+      :
+      : "r"(barrier.at)
+      : "memory");
 }
 
 /// Waits until everything before this kernel has ended and is visible; then the next kernel may be
@@ -139,15 +147,13 @@ KOKKOS_FORCEINLINE_FUNCTION int cluster_rank() {
 KOKKOS_FORCEINLINE_FUNCTION int cluster_blocks() {
   return 1;
 }
-KOKKOS_FORCEINLINE_FUNCTION void cluster_barrier() {}
 KOKKOS_FORCEINLINE_FUNCTION void arrive_at_cluster() {}
 KOKKOS_FORCEINLINE_FUNCTION void await_cluster() {}
 KOKKOS_FORCEINLINE_FUNCTION SharedAddress in_block(SharedAddress own, int) {
   return own;
 }
-KOKKOS_FORCEINLINE_FUNCTION FloatPair load_cluster_pair(SharedAddress) {
-  return {};
-}
+KOKKOS_FORCEINLINE_FUNCTION void send_pair(SharedAddress, FloatPair, SharedAddress) {}
+KOKKOS_FORCEINLINE_FUNCTION void await_sent(SharedAddress) {}
 KOKKOS_FORCEINLINE_FUNCTION void await_earlier_kernels() {}
 
 #endif

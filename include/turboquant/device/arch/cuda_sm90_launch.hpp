@@ -15,9 +15,6 @@
 
 namespace turboquant::detail::cuda {
 
-/// Blocks of a cluster at most, beyond what is portable.
-inline constexpr int most_cluster_blocks = 16;
-
 /// How many blocks run at once if 1, 2, 3 or 4 fit on a multiprocessor and they come in clusters; 0
 /// where a device has no clusters of that size.
 struct ClusterCapacity {
