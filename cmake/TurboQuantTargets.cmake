@@ -60,13 +60,14 @@ mark_as_advanced(TURBOQUANT_TEST_LAUNCHER)
 set(TURBOQUANT_TEST_DEFINITIONS TURBOQUANT_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests/data" _GLIBCXX_ASSERTIONS)
 
 # turboquant_test(<name> [SOURCES <more>...] LINK <targets>... [TIMEOUT <seconds>] [NO_MAIN]
-#                 [LABELS <more>...] [OWN_FLAGS] [OPTIMISED])
+#                 [LABELS <more>...] [OWN_FLAGS] [OPTIMISED] [TOGETHER <names>...])
 # Builds <name>_test.cpp of the calling folder and registers it as <folder>.<name> under the label
-# core, hf or turboquant, whichever of the linked targets needs most. A test whose target is left out of this
+# core, hf or turboquant, whichever of the linked targets needs most. TOGETHER: builds the tests of these names instead, as one
+# translation unit, because most of the time of compiling any of them goes into the same templates. A test whose target is left out of this
 # build is left out too. OWN_FLAGS: the caller changes how it is compiled. OPTIMISED: it computes
 # for long, so that every build compiles it with -O1, whatever is quicker to compile. The target turboquant_tests_<folder> builds all tests of a folder.
 function(turboquant_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN;OWN_FLAGS;OPTIMISED" "TIMEOUT" "SOURCES;LINK;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "NO_MAIN;OWN_FLAGS;OPTIMISED" "TIMEOUT" "SOURCES;LINK;LABELS;TOGETHER")
   turboquant_links("${arg_LINK}" complete)
   if(NOT complete)
     return()
@@ -90,9 +91,17 @@ function(turboquant_test name)
       list(APPEND support turboquant_doctest_main)
     endif()
   endif()
-  turboquant_program(${target} SOURCES ${name}_test.cpp ${arg_SOURCES} LINK ${arg_LINK} ${support}
+  set(tests ${arg_TOGETHER})
+  if(NOT tests)
+    set(tests ${name})
+  endif()
+  list(TRANSFORM tests APPEND _test.cpp)
+  turboquant_program(${target} SOURCES ${tests} ${arg_SOURCES} LINK ${arg_LINK} ${support}
                      doctest::doctest)
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name}_test)
+  if(arg_TOGETHER)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+  endif()
   target_compile_definitions(${target} PRIVATE ${TURBOQUANT_TEST_DEFINITIONS})
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   set(precompiled turboquant_precompiled_core)

@@ -103,20 +103,22 @@ TEST_CASE("a multiprocessor has room for one kernel's teams, or for two kernels'
     for (const int ratio : {4, 8}) {
       for (const int dim : {64, 96, 128, 192, 256}) {
         for (const RingTeams teams : {RingTeams::two_warps, RingTeams::eight_warps}) {
-          DecodeOptions options;
-          options.ring_teams = teams;
-          options.num_splits = 1;
-          options.cluster = 1;
-          const detail::MmaPlan made = plan(sequences, ratio, dim, 4096, options);
-          const detail::cuda::RingTeamSize size =
-              detail::ring_team_size(make_format(dim), made.sets, teams);
-          CHECK(made.ring);
-          const int load = (8 * sequences * made.row_blocks + 131) / 132;
-          const int own = load < size.per_unit ? load : size.per_unit;
-          CHECK((made.resident_teams == own || made.resident_teams == 2 * own));
-          CHECK(made.resident_teams <= size.per_unit);
-          CHECK(made.ring_stages >= 2);
-          CHECK(made.ring_stages <= size.stages[static_cast<std::size_t>(made.resident_teams)]);
+          for (const int cluster : {1, 2}) {
+            DecodeOptions options;
+            options.ring_teams = teams;
+            options.num_splits = 1;
+            options.cluster = cluster;
+            const detail::MmaPlan made = plan(sequences, ratio, dim, 4096, options);
+            const detail::cuda::RingTeamSize size =
+                detail::ring_team_size(make_format(dim), made.sets, teams, cluster);
+            CHECK(made.ring);
+            const int load = (8 * sequences * made.row_blocks * cluster + 131) / 132;
+            const int own = load < size.per_unit ? load : size.per_unit;
+            CHECK((made.resident_teams == own || made.resident_teams == 2 * own));
+            CHECK(made.resident_teams <= size.per_unit);
+            CHECK(made.ring_stages >= 2);
+            CHECK(made.ring_stages <= size.stages[static_cast<std::size_t>(made.resident_teams)]);
+          }
         }
       }
     }
@@ -198,13 +200,20 @@ TEST_CASE("every kind of team fits the memory of a multiprocessor for every form
   for (const int dim : {64, 96, 128, 192, 256}) {
     for (const int sets : {1, 2}) {
       for (const RingTeams teams : {RingTeams::two_warps, RingTeams::eight_warps}) {
-        const detail::cuda::RingTeamSize size =
-            detail::ring_team_size(make_format(dim), sets, teams);
-        CHECK(size.per_unit >= 1);
-        CHECK(size.warps * size.per_unit <= 8);
-        for (int teams_at_once = 1; teams_at_once <= size.per_unit; ++teams_at_once) {
-          CHECK(size.stages[static_cast<std::size_t>(teams_at_once)] >= 2);
-          CHECK(size.stages[static_cast<std::size_t>(teams_at_once)] <= 4);
+        const auto size_in = [&](int cluster) {
+          return detail::ring_team_size(make_format(dim), sets, teams, cluster);
+        };
+        for (const int cluster : {1, 2, 16}) {
+          const detail::cuda::RingTeamSize size = size_in(cluster);
+          CHECK(size.per_unit >= 1);
+          CHECK(size.per_unit <= size_in(1).per_unit);
+          CHECK(size.warps * size.per_unit <= 8);
+          for (int teams_at_once = 1; teams_at_once <= size.per_unit; ++teams_at_once) {
+            const auto at = static_cast<std::size_t>(teams_at_once);
+            CHECK(size.stages[at] >= 2);
+            CHECK(size.stages[at] <= 4);
+            CHECK(size.stages[at] <= size_in(1).stages[at]);
+          }
         }
       }
     }

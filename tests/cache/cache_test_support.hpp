@@ -123,6 +123,14 @@ inline const std::byte* tile_of(const turboquant::KVStoreView& view,
   return view.pages[tile / view.tiles_per_page] + std::size_t(in_page) * format.bytes();
 }
 
+/// Appends tokens [begin, end).
+template <class Space>
+void append(turboquant::CompressedKVStore<Space>& store, const Tokens<float>& tokens,
+            std::int64_t begin, std::int64_t end) {
+  store.template append<float>(HostExec(), tokens.keys_from(begin, end),
+                               tokens.values_from(begin, end));
+}
+
 /// All bytes of all tiles that hold tokens, tile by tile and head by head.
 template <class Space>
 std::vector<std::byte> bytes_of(turboquant::CompressedKVStore<Space>& store) {

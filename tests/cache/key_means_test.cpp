@@ -36,7 +36,7 @@ using Engine = turboquant::KVCaptureEngine<Host, T>;
 
 namespace {
 
-constexpr KVShape shape{.kv_heads = 2, .key_dim = 16, .value_dim = 24};
+constexpr KVShape mean_shape{.kv_heads = 2, .key_dim = 16, .value_dim = 24};
 
 Codec codec() {
   return Codec(with_key_means(codec_options(16, 24)));
@@ -45,7 +45,7 @@ Codec codec() {
 /// Tokens whose keys have a bias of their own for every head and dimension.
 template <class T>
 Tokens<T> biased(std::uint64_t seed, std::int64_t count) {
-  Tokens<T> tokens(seed, 0, count, shape);
+  Tokens<T> tokens(seed, 0, count, mean_shape);
   for (std::size_t i = 0; i < tokens.keys.size(); ++i) {
     T& x = tokens.keys.data()[i];
     x = cache_test::number<T>(cache_test::to_float(x) + 10 * float(i % 32 % 5));
@@ -87,10 +87,6 @@ void ingest(Engine<T>& engine, const Tokens<T>& tokens, std::int64_t begin, std:
   engine.ingest(HostExec(), tokens.keys_from(begin, end), tokens.values_from(begin, end));
 }
 
-void append(Store& store, const Tokens<float>& tokens, std::int64_t begin, std::int64_t end) {
-  store.append<float>(HostExec(), tokens.keys_from(begin, end), tokens.values_from(begin, end));
-}
-
 std::vector<float> decoded_key(const turboquant::KVStoreView& view, const Codec& codec,
                                std::int64_t position, int head) {
   std::vector<float> key(16);
@@ -117,7 +113,7 @@ TEST_CASE_TEMPLATE("any chunks give the tiles of whole tiles in one piece", T, f
         CAPTURE(sinks);
         CAPTURE(block);
         const CaptureOptions options{
-            .shape = shape, .window_capacity = capacity, .sinks = sinks, .block_size = block};
+            .shape = mean_shape, .window_capacity = capacity, .sinks = sinks, .block_size = block};
         for (const std::vector<std::int64_t>& chunks :
              {std::vector<std::int64_t>{900}, {1, 2, 1, 60, 64, 1, 0, 300, 129, 1, 341}, {7}}) {
           Engine<T> engine(options, shared);
@@ -137,12 +133,13 @@ TEST_CASE_TEMPLATE("any chunks give the tiles of whole tiles in one piece", T, f
 
 TEST_CASE("a window that cannot hold a tile back is refused") {
   for (const std::int64_t capacity : {0, 8, 62}) {
-    CHECK(contains(
-        error_of([&] { Engine<float>({.shape = shape, .window_capacity = capacity}, codec()); }),
-        "window_capacity is " + std::to_string(capacity) +
-            ", expected at least 63 with key_centring tile_mean"));
+    CHECK(contains(error_of([&] {
+                     Engine<float>({.shape = mean_shape, .window_capacity = capacity}, codec());
+                   }),
+                   "window_capacity is " + std::to_string(capacity) +
+                       ", expected at least 63 with key_centring tile_mean"));
   }
-  CHECK_NOTHROW(Engine<float>({.shape = shape, .window_capacity = 63}, codec()));
+  CHECK_NOTHROW(Engine<float>({.shape = mean_shape, .window_capacity = 63}, codec()));
 }
 
 TEST_CASE("a store that is appended to in whole tiles holds the same bytes, flat or paged") {
@@ -198,7 +195,8 @@ TEST_CASE("tokens keep their bits while others join their tile, leave it, or for
 TEST_CASE("flushes, rollbacks and forks at random leave every token close to what it was") {
   // Without means the bias of 40 alone would cost errors of several units.
   const Codec shared = codec();
-  const CaptureOptions options{.shape = shape, .window_capacity = 70, .sinks = 3, .block_size = 64};
+  const CaptureOptions options{
+      .shape = mean_shape, .window_capacity = 70, .sinks = 3, .block_size = 64};
   const CounterRng random(99, 0);
   std::uint64_t draw = 0;
   std::vector<Tokens<float>> inputs;
@@ -249,7 +247,8 @@ TEST_CASE("flushes, rollbacks and forks at random leave every token close to wha
 TEST_CASE("a sliding window gives up pages and ends in the state of one long chunk") {
   const Tokens<float> tokens = biased<float>(9, 2000);
   const Codec shared = codec();
-  const CaptureOptions options{.shape = shape, .sinks = 4, .sliding_window = 300, .block_size = 64};
+  const CaptureOptions options{
+      .shape = mean_shape, .sinks = 4, .sliding_window = 300, .block_size = 64};
   Engine<float> engine(options, shared);
   for (std::int64_t t = 0; t < 2000; t += 40) {
     ingest(engine, tokens, t, t + 40);
@@ -266,7 +265,7 @@ TEST_CASE("rows that were brought together cost memory during the call only, and
   const Tokens<float> tokens = biased<float>(10, 600);
   const auto run = [&](std::size_t limit, std::size_t* peak, std::size_t* total) {
     const auto ledger = std::make_shared<turboquant::MemoryLedger>();
-    Engine<float> engine({.shape = shape, .window_capacity = 100, .block_size = 64}, codec(),
+    Engine<float> engine({.shape = mean_shape, .window_capacity = 100, .block_size = 64}, codec(),
                          ledger);
     ingest(engine, tokens, 0, 90);
     ledger->set_limit(limit);

@@ -26,10 +26,6 @@ using Store = turboquant::CompressedKVStore<Kokkos::HostSpace>;
 
 namespace {
 
-void append(Store& store, const Tokens<float>& tokens, std::int64_t begin, std::int64_t end) {
-  store.append<float>(HostExec(), tokens.keys_from(begin, end), tokens.values_from(begin, end));
-}
-
 std::vector<std::byte> direct(const Codec& codec, int heads, const Tokens<float>& tokens,
                               std::int64_t end) {
   Store store(codec, heads);

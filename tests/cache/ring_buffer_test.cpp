@@ -20,13 +20,13 @@ using turboquant::RingBufferOptions;
 
 namespace {
 
-constexpr KVShape shape{.kv_heads = 2, .key_dim = 4, .value_dim = 8};
+constexpr KVShape ring_shape{.kv_heads = 2, .key_dim = 4, .value_dim = 8};
 
 /// A ring and everything that has left it, as token numbers.
 template <class T>
 class Numbered {
  public:
-  explicit Numbered(const RingBufferOptions& options) : ring(shape, options) {}
+  explicit Numbered(const RingBufferOptions& options) : ring(ring_shape, options) {}
 
   void append(std::int64_t count) {
     HostRows<T> keys("keys", std::size_t(count), 2, 4);
@@ -181,8 +181,9 @@ TEST_CASE("truncation, then appends, equals a ring built directly") {
 
 TEST_CASE_TEMPLATE("numbers come back bit by bit, in their own type", T, float, turboquant::float16,
                    turboquant::bfloat16) {
-  turboquant::RingBuffer<Kokkos::HostSpace, T> ring(shape, {.capacity = 10, .flush_tokens = 1});
-  const cache_test::Tokens<T> in(3, 0, 25, shape);
+  turboquant::RingBuffer<Kokkos::HostSpace, T> ring(ring_shape,
+                                                    {.capacity = 10, .flush_tokens = 1});
+  const cache_test::Tokens<T> in(3, 0, 25, ring_shape);
   const HostExec exec;
   in.keys(24, 1, 3) = cache_test::number<T>(1.0009765625F);
   ring.append(exec, in.keys, in.values, [](const auto&, const auto&) {});
@@ -204,7 +205,7 @@ TEST_CASE("forks share memory until one writes, and never see each other's token
   CHECK(counter.bytes() == allocated);
   CHECK(fork.keys() == tokens.ring.keys());
   const auto before = tokens.contents();
-  const cache_test::Tokens<float> other(1, 0, 3, shape);
+  const cache_test::Tokens<float> other(1, 0, 3, ring_shape);
   fork.append(tokens.exec, other.keys, other.values, [](const auto&, const auto&) {});
   CHECK(counter.bytes() == 2 * allocated);
   CHECK(tokens.contents() == before);
@@ -225,8 +226,8 @@ TEST_CASE("a failed append leaves the ring as it was") {
   const auto try_append = [&](const HostRows<float>& keys, const HostRows<float>& values) {
     return error_of([&] { tokens.ring.append(tokens.exec, keys, values, nothing); });
   };
-  const cache_test::Tokens<float> three(1, 0, 3, shape);
-  const cache_test::Tokens<float> one(1, 0, 1, shape);
+  const cache_test::Tokens<float> three(1, 0, 3, ring_shape);
+  const cache_test::Tokens<float> one(1, 0, 1, ring_shape);
 
   // One row is never broadcast over several tokens.
   CHECK(contains(try_append(three.keys, one.values),
@@ -238,13 +239,13 @@ TEST_CASE("a failed append leaves the ring as it was") {
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
         -std::numeric_limits<float>::infinity()}) {
-    const cache_test::Tokens<float> poisoned(1, 0, 3, shape);
+    const cache_test::Tokens<float> poisoned(1, 0, 3, ring_shape);
     poisoned.keys(1, 1, 2) = bad;
     const std::string is = std::isnan(bad) ? "nan" : (bad > 0 ? "inf" : "-inf");
     CHECK(contains(try_append(poisoned.keys, three.values),
                    "keys(1, 1, 2) is " + is + ", expected a finite number"));
     CHECK(unchanged());
-    const cache_test::Tokens<float> late(1, 0, 3, shape);
+    const cache_test::Tokens<float> late(1, 0, 3, ring_shape);
     late.values(2, 0, 7) = bad;
     CHECK(contains(try_append(late.keys, late.values),
                    "values(2, 0, 7) is " + is + ", expected a finite number"));
@@ -265,10 +266,10 @@ TEST_CASE("a failed append leaves the ring as it was") {
 TEST_CASE("memory comes with the first token, grows by a quarter, and obeys the ledger") {
   const auto ledger = std::make_shared<turboquant::MemoryLedger>(1 << 20U);
   turboquant::RingBuffer<Kokkos::HostSpace, float> ring(
-      shape, {.capacity = 1 << 30, .flush_tokens = 1}, ledger);
+      ring_shape, {.capacity = 1 << 30, .flush_tokens = 1}, ledger);
   CHECK(ledger->total() == 0);
   const HostExec exec;
-  const cache_test::Tokens<float> rows(1, 0, 100, shape);
+  const cache_test::Tokens<float> rows(1, 0, 100, ring_shape);
   std::int64_t copied = 0;
   std::int64_t appended = 0;
   const auto nothing = [](const auto&, const auto&) {};
@@ -293,9 +294,10 @@ TEST_CASE("memory comes with the first token, grows by a quarter, and obeys the 
 
 TEST_CASE("options outside their domain are refused by name") {
   using Ring = turboquant::RingBuffer<Kokkos::HostSpace, float>;
-  CHECK(contains(error_of([] { Ring(shape, {.capacity = -1}); }), "capacity is -1"));
-  CHECK(contains(error_of([] { Ring(shape, {.flush_tokens = 0}); }), "flush_tokens is 0"));
-  CHECK(contains(error_of([] { Ring(shape, {.first_position = -2}); }), "first_position is -2"));
+  CHECK(contains(error_of([] { Ring(ring_shape, {.capacity = -1}); }), "capacity is -1"));
+  CHECK(contains(error_of([] { Ring(ring_shape, {.flush_tokens = 0}); }), "flush_tokens is 0"));
+  CHECK(
+      contains(error_of([] { Ring(ring_shape, {.first_position = -2}); }), "first_position is -2"));
   CHECK(contains(error_of([] { Ring({.kv_heads = 0}, {}); }), "kv_heads is 0"));
   CHECK(contains(error_of([] { Ring({.key_dim = 1025}, {}); }), "key_dim is 1025"));
   CHECK_FALSE(std::is_copy_constructible_v<Ring>);
@@ -360,8 +362,8 @@ TEST_CASE("rows in the ring's own memory are refused, and outputs that overlap")
 TEST_CASE("contents outside the ring's domain are refused, and nothing changes") {
   Numbered<float> tokens({.capacity = 8, .flush_tokens = 1, .first_position = 3});
   tokens.append(5);
-  const std::vector<float> keys(std::size_t(20 * shape.key_numbers()), 2.0F);
-  const std::vector<float> values(std::size_t(20 * shape.value_numbers()), 3.0F);
+  const std::vector<float> keys(std::size_t(20 * ring_shape.key_numbers()), 2.0F);
+  const std::vector<float> values(std::size_t(20 * ring_shape.value_numbers()), 3.0F);
   const auto refusal = [&](std::int64_t begin, std::int64_t count, const float* k, const float* v) {
     const std::string error =
         error_of([&] { tokens.ring.assign(tokens.exec, begin, count, k, v); });

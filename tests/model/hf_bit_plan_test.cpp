@@ -22,7 +22,7 @@ using turboquant::test::mentions;
 
 namespace {
 
-std::string format_error(const std::string& text) {
+std::string plan_error(const std::string& text) {
   return error_of(ErrorCode::format, [&] { (void)parse_bit_plan(text); });
 }
 
@@ -135,7 +135,7 @@ TEST_CASE("every prefix of a plan is one format error") {
   CHECK(parse_bit_plan(valid).layers.size() == 2);
   for (std::size_t length = 0; length < valid.size(); ++length) {
     CAPTURE(length);
-    CHECK(mentions(format_error(valid.substr(0, length)), "parse_bit_plan: "));
+    CHECK(mentions(plan_error(valid.substr(0, length)), "parse_bit_plan: "));
   }
 }
 
@@ -158,30 +158,30 @@ TEST_CASE("every single-byte change is accepted or is an error, never anything e
 }
 
 TEST_CASE("hostile text is refused by depth, size and count") {
-  CHECK(mentions(format_error(std::string(200'000, '[')), "nested deeper than 64 levels"));
-  CHECK(mentions(format_error(with_layer(std::string(100, '[') + std::string(100, ']'))),
+  CHECK(mentions(plan_error(std::string(200'000, '[')), "nested deeper than 64 levels"));
+  CHECK(mentions(plan_error(with_layer(std::string(100, '[') + std::string(100, ']'))),
                  "nested deeper than 64 levels"));
-  CHECK(mentions(format_error("{\"format\":\"" + std::string(9U << 20U, 'x') + "\"}"),
+  CHECK(mentions(plan_error("{\"format\":\"" + std::string(9U << 20U, 'x') + "\"}"),
                  "at most 8388608"));
   std::string many = "null";
   for (int i = 0; i < 10'000; ++i) {
     many += ",null";
   }
-  CHECK(mentions(format_error(with_layer(many)), "plan.layers has 10001 entries"));
-  CHECK(format_error("{\"format\":\"" + std::string(1U << 20U, 'x') + "\"}").size() < 400);
-  CHECK(mentions(format_error(""), "empty"));
-  CHECK(mentions(format_error("[]"), "root is array"));
-  CHECK(mentions(format_error(with_layer(R"({"key_bits":3,"key_bits":4})")),
+  CHECK(mentions(plan_error(with_layer(many)), "plan.layers has 10001 entries"));
+  CHECK(plan_error("{\"format\":\"" + std::string(1U << 20U, 'x') + "\"}").size() < 400);
+  CHECK(mentions(plan_error(""), "empty"));
+  CHECK(mentions(plan_error("[]"), "root is array"));
+  CHECK(mentions(plan_error(with_layer(R"({"key_bits":3,"key_bits":4})")),
                  "duplicate key \"key_bits\""));
-  CHECK(mentions(format_error(std::string("\xFF\xFE{\0", 4)), "UTF-16"));
+  CHECK(mentions(plan_error(std::string("\xFF\xFE{\0", 4)), "UTF-16"));
 }
 
 TEST_CASE("another format or version is refused") {
-  CHECK(mentions(format_error(R"({"version":1,"layers":[]})"), "plan.format is \"\""));
-  CHECK(mentions(format_error(R"({"format":"gguf","version":1,"layers":[]})"),
+  CHECK(mentions(plan_error(R"({"version":1,"layers":[]})"), "plan.format is \"\""));
+  CHECK(mentions(plan_error(R"({"format":"gguf","version":1,"layers":[]})"),
                  "plan.format is \"gguf\", expected \"turboquant bit plan\""));
-  CHECK(mentions(format_error(R"({"format":7,"version":1,"layers":[]})"), "plan.format is 7"));
-  CHECK(mentions(format_error(R"({"format":"turboquant bit plan","layers":[]})"),
+  CHECK(mentions(plan_error(R"({"format":7,"version":1,"layers":[]})"), "plan.format is 7"));
+  CHECK(mentions(plan_error(R"({"format":"turboquant bit plan","layers":[]})"),
                  "plan has no version"));
   CHECK(mentions(error_of(ErrorCode::unsupported,
                           [] {
@@ -189,19 +189,17 @@ TEST_CASE("another format or version is refused") {
                                 R"({"format":"turboquant bit plan","version":2,"layers":[]})");
                           }),
                  "plan.version is 2, expected 1"));
-  CHECK(mentions(format_error(R"({"format":"turboquant bit plan","version":1.0,"layers":[]})"),
+  CHECK(mentions(plan_error(R"({"format":"turboquant bit plan","version":1.0,"layers":[]})"),
                  "plan.version is 1.0"));
 }
 
 TEST_CASE("a wrong field is named with its layer") {
-  const auto layer_error = [](const std::string& layer) { return format_error(with_layer(layer)); };
-  CHECK(
-      mentions(format_error(R"({"format":"turboquant bit plan","version":1})"), "plan.layers is"));
-  CHECK(mentions(format_error(R"({"format":"turboquant bit plan","version":1,"layers":{}})"),
+  const auto layer_error = [](const std::string& layer) { return plan_error(with_layer(layer)); };
+  CHECK(mentions(plan_error(R"({"format":"turboquant bit plan","version":1})"), "plan.layers is"));
+  CHECK(mentions(plan_error(R"({"format":"turboquant bit plan","version":1,"layers":{}})"),
                  "plan.layers is"));
-  CHECK(
-      mentions(format_error(R"({"format":"turboquant bit plan","version":1,"layers":[],"seed":3})"),
-               "plan has a field \"seed\", expected format or version or layers"));
+  CHECK(mentions(plan_error(R"({"format":"turboquant bit plan","version":1,"layers":[],"seed":3})"),
+                 "plan has a field \"seed\", expected format or version or layers"));
   CHECK(mentions(layer_error("null,3"), "plan.layers[1] is number, expected an object or null"));
   CHECK(mentions(layer_error("[]"), "plan.layers[0] is array"));
   CHECK(mentions(layer_error("{}"), "layers[0] has no key_codec"));

@@ -17,17 +17,7 @@ using turboquant::test::every;
 using turboquant::test::Indices;
 using turboquant::test::mentions;
 using turboquant::test::model_of;
-
-namespace {
-
-void refuse(std::int64_t num_layers, const std::string& fields, ErrorCode code,
-            std::string_view part) {
-  CAPTURE(fields);
-  const std::string message = error_of(code, [&] { (void)model_of(num_layers, fields); });
-  CHECK_MESSAGE(mentions(message, part), message);
-}
-
-}  // namespace
+using turboquant::test::refuse;
 
 TEST_CASE("switches and patterns that a file leaves out are those of its class") {
   const auto full = [](std::int64_t layers, const std::string& fields) {

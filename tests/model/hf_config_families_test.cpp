@@ -17,6 +17,7 @@ using turboquant::test::every;
 using turboquant::test::Indices;
 using turboquant::test::mentions;
 using turboquant::test::model_of;
+using turboquant::test::refuse;
 
 namespace {
 
@@ -28,13 +29,6 @@ Indices windowed_layers(const ModelConfig& model) {
     }
   }
   return list;
-}
-
-void refuse(std::int64_t num_layers, const std::string& fields, ErrorCode code,
-            std::string_view part) {
-  CAPTURE(fields);
-  const std::string message = error_of(code, [&] { (void)model_of(num_layers, fields); });
-  CHECK_MESSAGE(mentions(message, part), message);
 }
 
 }  // namespace

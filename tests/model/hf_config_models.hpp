@@ -1,12 +1,17 @@
 #pragma once
 
-// Models from a few fields of a config.json, and lists of layers.
+// Models from a few fields of a config.json, those that must be refused, and lists of layers.
 
 #include <turboquant/model/hf_config.hpp>
 
+#include <doctest/doctest.h>
+
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "support/error_of.hpp"
 
 namespace turboquant::test {
 
@@ -16,6 +21,14 @@ using Indices = std::vector<std::int64_t>;
 inline ModelConfig model_of(std::int64_t num_layers, const std::string& fields) {
   return parse_model_config(R"({"num_hidden_layers":)" + std::to_string(num_layers) + "," + fields +
                             "}");
+}
+
+/// Such a model must be refused with a message that mentions `part`.
+inline void refuse(std::int64_t num_layers, const std::string& fields, ErrorCode code,
+                   std::string_view part) {
+  CAPTURE(fields);
+  const std::string message = error_of(code, [&] { (void)model_of(num_layers, fields); });
+  CHECK_MESSAGE(mentions(message, part), message);
 }
 
 /// first, first + step, ... below `end`.

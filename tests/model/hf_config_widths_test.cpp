@@ -365,7 +365,6 @@ TEST_CASE("Gemma 4's layers where its file leaves them out") {
     return parse_model_config(R"({"text_config":{"model_type":"gemma4_text",)" + fields + "}}")
         .full_attention_layers();
   };
-  using Indices = std::vector<std::int64_t>;
   CHECK(full(R"("num_hidden_layers":12,"sliding_window":1024)") == Indices{5, 11});
   CHECK(full(R"("num_hidden_layers":14)") == Indices{5, 11, 13});
   CHECK(full(R"("num_hidden_layers":2,"layer_types":["sliding_attention","sliding_attention"])") ==

@@ -20,7 +20,7 @@ using turboquant::LayerOptions;
 
 namespace {
 
-constexpr KVShape shape{.kv_heads = 2, .key_dim = 16, .value_dim = 16};
+constexpr KVShape plain_shape{.kv_heads = 2, .key_dim = 16, .value_dim = 16};
 
 /// The bytes of a layer of a sequence: history tiles, then window numbers.
 template <class T>
@@ -38,7 +38,7 @@ std::vector<std::byte> contents(Manager<T>& manager, std::int64_t layer, Sequenc
 }
 
 Tokens<float> means(std::int64_t count, float first) {
-  Tokens<float> tokens(0, 0, count, shape);
+  Tokens<float> tokens(0, 0, count, plain_shape);
   Kokkos::deep_copy(tokens.keys, 0.0F);
   for (std::size_t t = 0; t < std::size_t(count); ++t) {
     for (std::size_t i = 0; i < 32; ++i) {
@@ -51,13 +51,13 @@ Tokens<float> means(std::int64_t count, float first) {
 }  // namespace
 
 TEST_CASE("sequences of different lengths in one call are the same as one by one") {
-  const LayerOptions options = layer(shape, 3, 4, 100);
+  const LayerOptions options = layer(plain_shape, 3, 4, 100);
   Manager<float> batch({.layers = {options, options}});
   Manager<float> singles({.layers = {options, options}});
   const std::vector<SequenceId> ids{batch.open(), batch.open(), batch.open(), batch.open()};
   const std::vector<SequenceId> others{singles.open(), singles.open(), singles.open(),
                                        singles.open()};
-  const Tokens<float> tokens(5, 0, 600, shape);
+  const Tokens<float> tokens(5, 0, 600, plain_shape);
   for (const auto& offsets : std::vector<std::vector<std::int64_t>>{
            {0, 5, 5, 300, 301}, {0, 1, 2, 3, 4}, {0, 0, 599, 599, 600}, {0, 100, 164, 165, 600}}) {
     for (std::int64_t layer_index = 0; layer_index < 2; ++layer_index) {
@@ -84,7 +84,7 @@ TEST_CASE("sequences of different lengths in one call are the same as one by one
 }
 
 TEST_CASE("what happens to one sequence never shows in another") {
-  Manager<float> manager({.layers = {layer(shape, 4, 4, 4)}});
+  Manager<float> manager({.layers = {layer(plain_shape, 4, 4, 4)}});
   const std::vector<SequenceId> ids{manager.open(), manager.open(), manager.open()};
   const std::vector<std::int64_t> lengths{5, 9, 3};
   for (std::size_t s = 0; s < 3; ++s) {
@@ -104,10 +104,10 @@ TEST_CASE("what happens to one sequence never shows in another") {
 }
 
 TEST_CASE("forks share their prefix, copy pages on write, and free them when the last one closes") {
-  Manager<float> manager({.layers = {layer(shape), layer(shape, 0)}, .slab_pages = 1});
+  Manager<float> manager({.layers = {layer(plain_shape), layer(plain_shape, 0)}, .slab_pages = 1});
   const AllocationCounter counter;
-  const Tokens<float> tokens(5, 0, 500, shape);
-  const Tokens<float> others(6, 0, 500, shape);
+  const Tokens<float> tokens(5, 0, 500, plain_shape);
+  const Tokens<float> others(6, 0, 500, plain_shape);
   const auto parent = manager.open();
   for (const int l : {0, 1}) {
     append(manager, l, parent, tokens, 0, 300);
@@ -126,7 +126,7 @@ TEST_CASE("forks share their prefix, copy pages on write, and free them when the
   }
   CHECK(contents(manager, 0, parent) == parent_contents);
 
-  Manager<float> direct({.layers = {layer(shape), layer(shape, 0)}});
+  Manager<float> direct({.layers = {layer(plain_shape), layer(plain_shape, 0)}});
   const auto a = direct.open();
   const auto b = direct.open();
   for (const int l : {0, 1}) {
@@ -150,8 +150,9 @@ TEST_CASE("forks share their prefix, copy pages on write, and free them when the
 }
 
 TEST_CASE("forks of forks, cut at every depth, hold what was appended on their own path") {
-  Manager<float> manager({.layers = {layer(shape, 3, 4, 20), layer(shape, 0)}, .slab_pages = 1});
-  const Tokens<float> tokens(5, 0, 2000, shape);
+  Manager<float> manager(
+      {.layers = {layer(plain_shape, 3, 4, 20), layer(plain_shape, 0)}, .slab_pages = 1});
+  const Tokens<float> tokens(5, 0, 2000, plain_shape);
   std::vector<SequenceId> ids{manager.open()};
   std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> paths{{{0, 200}}};
   for (const int l : {0, 1}) {
@@ -174,7 +175,7 @@ TEST_CASE("forks of forks, cut at every depth, hold what was appended on their o
     }
     paths.push_back(path);
   }
-  Manager<float> direct({.layers = {layer(shape, 3, 4, 20), layer(shape, 0)}});
+  Manager<float> direct({.layers = {layer(plain_shape, 3, 4, 20), layer(plain_shape, 0)}});
   for (std::size_t i = 0; i < ids.size(); ++i) {
     CAPTURE(i);
     const auto id = direct.open();
@@ -200,10 +201,10 @@ TEST_CASE("forks of forks, cut at every depth, hold what was appended on their o
 }
 
 TEST_CASE("names of sequences that are closed, foreign or made up are refused by every call") {
-  Manager<float> manager({.layers = {layer(shape)}, .mode = CacheMode::full_tq});
-  Manager<float> other({.layers = {layer(shape)}});
+  Manager<float> manager({.layers = {layer(plain_shape)}, .mode = CacheMode::full_tq});
+  Manager<float> other({.layers = {layer(plain_shape)}});
   const auto open = manager.open();
-  const Tokens<float> tokens(5, 0, 9, shape);
+  const Tokens<float> tokens(5, 0, 9, plain_shape);
   append(manager, 0, open, tokens, 0, 9);
   const auto closed = manager.open();
   manager.close(closed);
@@ -247,9 +248,9 @@ TEST_CASE("names of sequences that are closed, foreign or made up are refused by
 }
 
 TEST_CASE("appends of no tokens change nothing, alone and within a batch") {
-  Manager<float> manager({.layers = {layer(shape), layer(shape, 0)}});
+  Manager<float> manager({.layers = {layer(plain_shape), layer(plain_shape, 0)}});
   const std::vector<SequenceId> ids{manager.open(), manager.open()};
-  const Tokens<float> tokens(5, 0, 300, shape);
+  const Tokens<float> tokens(5, 0, 300, plain_shape);
   for (const std::int64_t l : {0, 1}) {
     append(manager, l, ids[0], tokens, 0, 0);
     CHECK(manager.length(l, ids[0]) == 0);
@@ -271,8 +272,9 @@ TEST_CASE("appends of no tokens change nothing, alone and within a batch") {
 }
 
 TEST_CASE("truncation rolls every layer back, or none") {
-  Manager<float> manager({.layers = {layer(shape), layer(shape, 0), layer(shape, 2, 2, 0)}});
-  const Tokens<float> tokens(5, 0, 300, shape);
+  Manager<float> manager(
+      {.layers = {layer(plain_shape), layer(plain_shape, 0), layer(plain_shape, 2, 2, 0)}});
+  const Tokens<float> tokens(5, 0, 300, plain_shape);
   const auto id = manager.open();
   for (const int l : {0, 1, 2}) {
     append(manager, l, id, tokens, 0, l == 2 ? 250 : 300);
@@ -285,9 +287,9 @@ TEST_CASE("truncation rolls every layer back, or none") {
     CHECK(manager.length(l, id) == 133);
     append(manager, l, id, tokens, 133, 300);
     CHECK(attention_error(manager, l, id, 8, 4,
-                          l == 0   ? layer(shape)
-                          : l == 1 ? layer(shape, 0)
-                                   : layer(shape, 2, 2, 0)) < 5e-4);
+                          l == 0   ? layer(plain_shape)
+                          : l == 1 ? layer(plain_shape, 0)
+                                   : layer(plain_shape, 2, 2, 0)) < 5e-4);
   }
 }
 
@@ -323,9 +325,9 @@ TEST_CASE("layers that read another layer's cache see it and never write it") {
   reader.source = 1;
   LayerOptions recurrent;
   recurrent.has_cache = false;
-  Manager<float> manager({.layers = {recurrent, layer(shape), reader, reader}});
+  Manager<float> manager({.layers = {recurrent, layer(plain_shape), reader, reader}});
   const auto id = manager.open();
-  const Tokens<float> tokens(5, 0, 300, shape);
+  const Tokens<float> tokens(5, 0, 300, plain_shape);
   append(manager, 1, id, tokens, 0, 300);
   const auto before = contents(manager, 1, id);
   CHECK(contains(error_of([&] { append(manager, 2, id, tokens, 0, 10); }),
@@ -344,10 +346,10 @@ TEST_CASE("layers that read another layer's cache see it and never write it") {
 }
 
 TEST_CASE("every mode stores and computes what the table says") {
-  const Tokens<float> tokens(5, 0, 30, shape);
+  const Tokens<float> tokens(5, 0, 30, plain_shape);
   const HostQueries q = queries(2, 1, 1, 2, 16);
   for (const auto& mode : turboquant::cache_modes) {
-    Manager<float> manager({.layers = {layer(shape)}, .mode = mode.mode});
+    Manager<float> manager({.layers = {layer(plain_shape)}, .mode = mode.mode});
     const AllocationCounter counter;
     const auto id = manager.open();
     append(manager, 0, id, tokens, 0, 30);
@@ -364,14 +366,14 @@ TEST_CASE("every mode stores and computes what the table says") {
 }
 
 TEST_CASE("tokens that went by in mode off are noticed, never attended around") {
-  Manager<float> manager({.layers = {layer(shape)}, .mode = CacheMode::capture_only});
-  const Tokens<float> tokens(5, 0, 30, shape);
+  Manager<float> manager({.layers = {layer(plain_shape)}, .mode = CacheMode::capture_only});
+  const Tokens<float> tokens(5, 0, 30, plain_shape);
   const auto id = manager.open();
   const auto whole = manager.open();
   append(manager, 0, id, tokens, 0, 5);
   append(manager, 0, whole, tokens, 0, 5);
   manager.set_mode(CacheMode::off);
-  const Tokens<float> any_numbers(5, 0, 10, shape);
+  const Tokens<float> any_numbers(5, 0, 10, plain_shape);
   any_numbers.keys(6, 0, 1) = std::numeric_limits<float>::quiet_NaN();
   append(manager, 0, id, any_numbers, 5, 10);
   CHECK(manager.length(0, id) == 10);
@@ -392,13 +394,13 @@ TEST_CASE("tokens that went by in mode off are noticed, never attended around") 
   CHECK(manager.stats(0, id).missed_tokens == 2);
   manager.truncate(HostExec(), id, 5);
   append(manager, 0, id, tokens, 5, 15);
-  CHECK(attention_error(manager, 0, id, 1, 2, layer(shape)) < 1e-4);
+  CHECK(attention_error(manager, 0, id, 1, 2, layer(plain_shape)) < 1e-4);
   manager.close(fork);
   CHECK_NOTHROW(manager.set_mode(CacheMode::full_tq));
 }
 
 TEST_CASE("full_tq is not left while sequences are open, because nothing else has their tokens") {
-  Manager<float> manager({.layers = {layer(shape)}, .mode = CacheMode::full_tq});
+  Manager<float> manager({.layers = {layer(plain_shape)}, .mode = CacheMode::full_tq});
   const auto id = manager.open();
   for (const CacheMode mode : {CacheMode::off, CacheMode::capture_only, CacheMode::hybrid}) {
     CHECK(contains(error_of([&] { manager.set_mode(mode); }),
@@ -411,8 +413,8 @@ TEST_CASE("full_tq is not left while sequences are open, because nothing else ha
 }
 
 TEST_CASE("modes belong to a manager, not to the process") {
-  Manager<float> a({.layers = {layer(shape)}, .mode = CacheMode::off});
-  Manager<float> b({.layers = {layer(shape)}, .mode = CacheMode::hybrid});
+  Manager<float> a({.layers = {layer(plain_shape)}, .mode = CacheMode::off});
+  Manager<float> b({.layers = {layer(plain_shape)}, .mode = CacheMode::hybrid});
   a.set_mode(CacheMode::capture_only);
   CHECK(b.mode() == CacheMode::hybrid);
 }
@@ -466,9 +468,9 @@ TEST_CASE("a batch that cannot be stored as a whole is not stored at all") {
 }
 
 TEST_CASE("outputs may be 16-bit and views of default layout") {
-  Manager<bfloat16> manager({.layers = {layer(shape)}});
+  Manager<bfloat16> manager({.layers = {layer(plain_shape)}});
   const auto id = manager.open();
-  append(manager, 0, id, Tokens<bfloat16>(5, 0, 300, shape), 0, 300);
+  append(manager, 0, id, Tokens<bfloat16>(5, 0, 300, plain_shape), 0, 300);
   const HostQueries q = queries(2, 1, 1, 4, 16);
   const auto expected = attend(manager, 0, {id}, q, 16);
   const Kokkos::View<turboquant::float16****, Host> output("output", 1, 1, 4, 16);
@@ -497,75 +499,78 @@ TEST_CASE("layers that contradict themselves are refused by number and field") {
   LayerOptions reader;
   reader.source = 5;
   CHECK(contains(refusal({}), "layers is empty"));
-  CHECK(contains(refusal({layer(shape), reader}), "layers[1].source is 5, expected 0 to 1"));
+  CHECK(contains(refusal({layer(plain_shape), reader}), "layers[1].source is 5, expected 0 to 1"));
   reader.source = 1;
-  CHECK(contains(refusal({layer(shape), reader}),
+  CHECK(contains(refusal({layer(plain_shape), reader}),
                  "layers[1].source is 1, expected a layer with a cache of its own"));
-  LayerOptions both = layer(shape);
+  LayerOptions both = layer(plain_shape);
   both.source = 0;
-  CHECK(contains(refusal({layer(shape), both}), "layers[1] has a source"));
-  LayerOptions none = layer(shape);
+  CHECK(contains(refusal({layer(plain_shape), both}), "layers[1] has a source"));
+  LayerOptions none = layer(plain_shape);
   none.has_cache = false;
   CHECK(contains(refusal({none}), "layers[0] has a codec"));
-  LayerOptions flat = layer(shape);
+  LayerOptions flat = layer(plain_shape);
   flat.capture.block_size = 0;
   CHECK(contains(refusal({flat}), "layers[0].capture.block_size is 0"));
-  LayerOptions negative = layer(shape);
+  LayerOptions negative = layer(plain_shape);
   negative.capture.sinks = -1;
-  CHECK(contains(refusal({layer(shape), negative}),
+  CHECK(contains(refusal({layer(plain_shape), negative}),
                  "CacheManager: layers[1]: KVCaptureEngine: sinks is -1"));
-  LayerOptions headless = layer(shape);
+  LayerOptions headless = layer(plain_shape);
   headless.capture.shape.kv_heads = 0;
   CHECK(contains(refusal({headless}),
                  "CacheManager: layers[0]: KVShape: kv_heads is 0, expected 1 to 1024"));
-  LayerOptions mixed = layer(shape);
+  LayerOptions mixed = layer(plain_shape);
   mixed.codec->format.key_dim = 32;
-  CHECK(contains(refusal({layer(shape), layer(shape), mixed}),
+  CHECK(contains(refusal({layer(plain_shape), layer(plain_shape), mixed}),
                  "CacheManager: layers[2]: KVCaptureEngine: the codec has key_dim 32"));
-  LayerOptions bits = layer(shape);
+  LayerOptions bits = layer(plain_shape);
   bits.codec->format.key_bits = 5;
-  CHECK(contains(refusal({layer(shape), bits}),
+  CHECK(contains(refusal({layer(plain_shape), bits}),
                  "CacheManager: layers[1]: TileFormat: key_bits is 5"));
-  LayerOptions rule = layer(shape);
+  LayerOptions rule = layer(plain_shape);
   rule.codec->key_scale_rule = turboquant::ScaleRule(7);
   CHECK(contains(refusal({rule}), "CacheManager: layers[0]: TileCodec: key_scale_rule is 7"));
-  LayerOptions windowed = layer(shape);
+  LayerOptions windowed = layer(plain_shape);
   windowed.capture.block_size = 100;
   for (const std::int64_t bad : {100, 16, 1, -64}) {
     windowed.capture.block_size = bad;
     CHECK(
-        contains(refusal({layer(shape), windowed}),
+        contains(refusal({layer(plain_shape), windowed}),
                  "CacheManager: layers[1].capture.block_size is " + std::to_string(bad) +
                      ", expected a positive multiple of codec.format.tile_tokens = 64 up to 2^30"));
   }
   CHECK(contains(error_of([] {
                    const Manager<float> manager(
-                       {.layers = {layer(shape)}, .slab_pages = std::size_t{1} << 40U});
+                       {.layers = {layer(plain_shape)}, .slab_pages = std::size_t{1} << 40U});
                  }),
                  "slab_pages is 1099511627776, expected 0 to 2^20"));
   CHECK(contains(error_of([] {
-                   const Manager<float> manager({.layers = {layer(shape)}, .mode = CacheMode{4}});
+                   const Manager<float> manager(
+                       {.layers = {layer(plain_shape)}, .mode = CacheMode{4}});
                  }),
                  "CacheMode: value is 4"));
-  LayerOptions odd = layer(shape, 0);
+  LayerOptions odd = layer(plain_shape, 0);
   odd.capture.shape.key_dim = 20;
   CHECK(contains(refusal({odd}), "CacheManager: layers[0]: TileFormat: key_dim is 20"));
   // The context ends with the constructor.
-  Manager<float> manager({.layers = {layer(shape)}});
+  Manager<float> manager({.layers = {layer(plain_shape)}});
   CHECK(contains(error_of([&] { manager.close(5); }),
                  "out_of_range: CacheManager::close: sequence is 5"));
 }
 
 TEST_CASE("rows in a sequence's own memory are refused, and nothing changes") {
-  Manager<float> manager({.layers = {layer(shape)}});
-  const Tokens<float> tokens(5, 0, 40, shape);
+  Manager<float> manager({.layers = {layer(plain_shape)}});
+  const Tokens<float> tokens(5, 0, 40, plain_shape);
   const auto a = manager.open();
   const auto b = manager.open();
   append(manager, 0, a, tokens, 0, 40);
   const auto& window = manager.engine(0, a).window();
   using Rows = turboquant::TokenRows<Host, float>;
-  const Rows keys(window.keys(), 4, std::size_t(shape.kv_heads), std::size_t(shape.key_dim));
-  const Rows values(window.values(), 4, std::size_t(shape.kv_heads), std::size_t(shape.value_dim));
+  const Rows keys(window.keys(), 4, std::size_t(plain_shape.kv_heads),
+                  std::size_t(plain_shape.key_dim));
+  const Rows values(window.values(), 4, std::size_t(plain_shape.kv_heads),
+                    std::size_t(plain_shape.value_dim));
   for (const bool alone : {true, false}) {
     const std::vector<SequenceId> ids = alone ? std::vector{a} : std::vector{b, a};
     const std::vector<std::int64_t> offsets =
@@ -582,10 +587,10 @@ TEST_CASE("rows in a sequence's own memory are refused, and nothing changes") {
 }
 
 TEST_CASE("errors name the function of the manager that was called") {
-  LayerOptions windowed = layer(shape);
+  LayerOptions windowed = layer(plain_shape);
   windowed.capture.sliding_window = 32;
   Manager<float> manager({.layers = {windowed}});
-  const Tokens<float> tokens(5, 0, 600, shape);
+  const Tokens<float> tokens(5, 0, 600, plain_shape);
   const auto id = manager.open();
   append(manager, 0, id, tokens, 0, 600);
   CHECK(contains(error_of([&] { manager.truncate(HostExec(), id, 200); }),
@@ -595,16 +600,16 @@ TEST_CASE("errors name the function of the manager that was called") {
 }
 
 TEST_CASE("appends up to the memory limit leave room for attention where its workspace is kept") {
-  const Tokens<float> tokens(5, 0, 4000, shape);
-  const HostQueries q = queries(1, 1, 1, 4, shape.key_dim);
-  const turboquant::TileCodec<Host> codec(*layer(shape).codec);
+  const Tokens<float> tokens(5, 0, 4000, plain_shape);
+  const HostQueries q = queries(1, 1, 1, 4, plain_shape.key_dim);
+  const turboquant::TileCodec<Host> codec(*layer(plain_shape).codec);
   const auto plan = turboquant::plan_decode(
       HostExec(), codec,
-      {.query_heads = 4, .kv_heads = shape.kv_heads, .max_history_tokens = 4000});
+      {.query_heads = 4, .kv_heads = plain_shape.kv_heads, .max_history_tokens = 4000});
   const auto wanted = std::size_t(plan.workspace_bytes());
   /// Whether attention fails after as many appends as fit.
   const auto fails = [&](std::size_t limit, std::size_t workspace) {
-    Manager<float> manager({.layers = {layer(shape)},
+    Manager<float> manager({.layers = {layer(plain_shape)},
                             .memory_limit_bytes = limit,
                             .slab_pages = 1,
                             .workspace_bytes = workspace});
@@ -616,7 +621,7 @@ TEST_CASE("appends up to the memory limit leave room for attention where its wor
     CHECK(length > 500);
     CHECK(length < 4000);
     const std::string error =
-        error_of([&] { static_cast<void>(attend(manager, 0, {id}, q, shape.value_dim)); });
+        error_of([&] { static_cast<void>(attend(manager, 0, {id}, q, plain_shape.value_dim)); });
     if (error != "no error") {
       CHECK(
           contains(error, "capacity: CacheManager::attend: turboquant::CacheManager::workspace: "));
@@ -634,7 +639,7 @@ TEST_CASE("appends up to the memory limit leave room for attention where its wor
   }
   CHECK(failures > 0);
   CHECK(contains(error_of([&] {
-                   const Manager<float> manager({.layers = {layer(shape)},
+                   const Manager<float> manager({.layers = {layer(plain_shape)},
                                                  .memory_limit_bytes = 1000,
                                                  .workspace_bytes = 1001});
                  }),
@@ -646,7 +651,7 @@ TEST_CASE("appends up to the memory limit leave room for attention where its wor
       CAPTURE(workspace);
       CAPTURE(limit);
       CHECK(contains(error_of([&] {
-                       const Manager<float> manager({.layers = {layer(shape)},
+                       const Manager<float> manager({.layers = {layer(plain_shape)},
                                                      .memory_limit_bytes = limit,
                                                      .workspace_bytes = workspace});
                      }),
@@ -657,14 +662,15 @@ TEST_CASE("appends up to the memory limit leave room for attention where its wor
 }
 
 TEST_CASE("a call whose workspace does not fit leaves the workspace that is kept") {
-  Manager<float> manager({.layers = {layer(shape)}, .workspace_bytes = 640});
-  const Tokens<float> tokens(5, 0, 10, shape);
+  Manager<float> manager({.layers = {layer(plain_shape)}, .workspace_bytes = 640});
+  const Tokens<float> tokens(5, 0, 10, plain_shape);
   const auto id = manager.open();
   append(manager, 0, id, tokens, 0, 10);
   manager.set_memory_limit(manager.memory_use().total());
   CHECK(contains(error_of([&] {
-                   static_cast<void>(attend(manager, 0, {id}, queries(1, 1, 8, 64, shape.key_dim),
-                                            shape.value_dim));
+                   static_cast<void>(attend(manager, 0, {id},
+                                            queries(1, 1, 8, 64, plain_shape.key_dim),
+                                            plain_shape.value_dim));
                  }),
                  "capacity: CacheManager::attend: "));
   CHECK(manager.memory_use().workspace == 640);

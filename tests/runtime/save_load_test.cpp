@@ -18,18 +18,18 @@ using Bytes = std::vector<std::byte>;
 
 namespace {
 
-constexpr KVShape shape{.kv_heads = 2, .key_dim = 64, .value_dim = 32};
+constexpr KVShape saved_shape{.kv_heads = 2, .key_dim = 64, .value_dim = 32};
 
 /// A compressed layer, one with a sliding window, one that reads the first, an exact one and one
 /// without a cache.
 std::vector<LayerOptions> layers() {
-  LayerOptions sliding = layer(shape, 4, 2);
+  LayerOptions sliding = layer(saved_shape, 4, 2);
   sliding.capture.sliding_window = 100;
   LayerOptions reads;
   reads.source = 0;
   LayerOptions none;
   none.has_cache = false;
-  return {layer(shape), sliding, reads, layer(shape, 0), none};
+  return {layer(saved_shape), sliding, reads, layer(saved_shape, 0), none};
 }
 
 const std::vector<std::int64_t> owners{0, 1, 3};
@@ -38,13 +38,13 @@ template <class T>
 SequenceId fill(Manager<T>& manager, std::int64_t count) {
   const SequenceId id = manager.open();
   for (const std::int64_t owner : owners) {
-    append(manager, owner, id, Tokens<T>(std::uint64_t(owner), 0, count, shape), 0, count);
+    append(manager, owner, id, Tokens<T>(std::uint64_t(owner), 0, count, saved_shape), 0, count);
   }
   return id;
 }
 
 HostQueries some_queries(std::size_t sequences) {
-  HostQueries queries("queries", sequences, 2, 4, shape.key_dim);
+  HostQueries queries("queries", sequences, 2, 4, saved_shape.key_dim);
   for (std::size_t i = 0; i < queries.size(); ++i) {
     queries.data()[i] = float(int(i * 37 % 101) - 50) / 40.0F;
   }
@@ -55,8 +55,8 @@ template <class T>
 void check_same_attention(Manager<T>& a, SequenceId in_a, Manager<T>& b, SequenceId in_b) {
   for (const std::int64_t number : {0, 1, 2, 3}) {
     CAPTURE(number);
-    const Attention first = attend(a, number, {in_a}, some_queries(1), shape.value_dim);
-    const Attention second = attend(b, number, {in_b}, some_queries(1), shape.value_dim);
+    const Attention first = attend(a, number, {in_a}, some_queries(1), saved_shape.value_dim);
+    const Attention second = attend(b, number, {in_b}, some_queries(1), saved_shape.value_dim);
     CHECK(cache_test::same_bits(first.output, second.output));
     CHECK(cache_test::same_bits(first.lse, second.lse));
   }
@@ -82,7 +82,7 @@ TEST_CASE_TEMPLATE("a loaded sequence attends, grows and is saved like the one t
       check_same_attention(manager, id, manager, here);
     }
     for (const std::int64_t owner : owners) {
-      const Tokens<T> more(77, count, 150, shape);
+      const Tokens<T> more(77, count, 150, saved_shape);
       append(manager, owner, id, more, 0, 150);
       append(manager, owner, here, more, 0, 150);
       append(other, owner, there, more, 0, 150);
@@ -113,7 +113,8 @@ TEST_CASE("a manager of other layers refuses, naming layer and field, and change
   // As many bytes a row, other meaning.
   refuses("layer 1 was stored with key_bits = 4, expected that of the cache, 2",
           [](std::vector<LayerOptions>& l) {
-            l[1].codec = cache_test::codec_options(shape.key_dim, shape.value_dim, 2, 4);
+            l[1].codec =
+                cache_test::codec_options(saved_shape.key_dim, saved_shape.value_dim, 2, 4);
           });
   refuses("value_group = 32, expected that of the cache, 16",
           [](std::vector<LayerOptions>& l) { l[0].codec->format.value_group = 16; });
@@ -130,10 +131,10 @@ TEST_CASE("a manager of other layers refuses, naming layer and field, and change
   refuses("kv_heads = 2, expected that of the cache, 1",
           [](std::vector<LayerOptions>& l) { l[3].capture.shape.kv_heads = 1; });
   refuses("layer 3 was stored uncompressed, expected compressed",
-          [](std::vector<LayerOptions>& l) { l[3] = layer(shape); });
+          [](std::vector<LayerOptions>& l) { l[3] = layer(saved_shape); });
   refuses("layer 0 was stored compressed, expected uncompressed",
-          [](std::vector<LayerOptions>& l) { l[0] = layer(shape, 0); });
-  refuses("no layer 2", [](std::vector<LayerOptions>& l) { l[2] = layer(shape); });
+          [](std::vector<LayerOptions>& l) { l[0] = layer(saved_shape, 0); });
+  refuses("no layer 2", [](std::vector<LayerOptions>& l) { l[2] = layer(saved_shape); });
   refuses("3 layers, expected 2", [](std::vector<LayerOptions>& l) { l.resize(3); });
 }
 
@@ -153,7 +154,7 @@ TEST_CASE("modes, gaps, unknown sequences, damaged bytes, other numbers and the 
   CHECK(contains(error_of([&] { static_cast<void>(manager.load(HostExec(), damaged)); }),
                  "CacheManager::load: the checksum"));
   manager.set_mode(CacheMode::off);
-  append(manager, 0, id, Tokens<float>(1, 300, 1, shape), 0, 1);
+  append(manager, 0, id, Tokens<float>(1, 300, 1, saved_shape), 0, 1);
   CHECK(contains(error_of([&] { static_cast<void>(manager.save(HostExec(), id)); }),
                  "lacks 1 tokens"));
   CHECK(contains(error_of([&] { static_cast<void>(manager.load(HostExec(), bytes)); }),

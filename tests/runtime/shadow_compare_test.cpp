@@ -27,7 +27,7 @@ namespace {
 using Shadow = ShadowCompare<Host, float>;
 using Logits = Kokkos::View<float****, Kokkos::LayoutRight, Host>;
 
-const KVShape shape{.kv_heads = 2, .key_dim = 64, .value_dim = 48};
+const KVShape compared_shape{.kv_heads = 2, .key_dim = 64, .value_dim = 48};
 
 constexpr double not_seen = std::numeric_limits<double>::quiet_NaN();
 
@@ -37,16 +37,17 @@ Manager<float> capture_manager(const std::vector<LayerOptions>& layers) {
 
 /// Layers in which the newest tokens of 150 are in every place.
 std::vector<LayerOptions> mixed_layers() {
-  std::vector<LayerOptions> layers{layer(shape, 0), layer(shape, 2, 2, 0), layer(shape, 3, 4, 70),
-                                   layer(shape, 4, 4, 20)};
+  std::vector<LayerOptions> layers{layer(compared_shape, 0), layer(compared_shape, 2, 2, 0),
+                                   layer(compared_shape, 3, 4, 70),
+                                   layer(compared_shape, 4, 4, 20)};
   layers[2].capture.sinks = 5;
-  layers.push_back(layer(shape, 3, 4, 16));
+  layers.push_back(layer(compared_shape, 3, 4, 16));
   layers.back().capture.sliding_window = 50;
   layers.back().capture.sinks = 3;
-  layers.push_back(layer(shape, 3, 4, 16));
+  layers.push_back(layer(compared_shape, 3, 4, 16));
   layers.back().codec =
       turboquant::tile_codec_options({.key_codec = turboquant::KeyCodec::inner_product}, 64, 48);
-  layers.push_back(layer(shape, 3, 4, 16));
+  layers.push_back(layer(compared_shape, 3, 4, 16));
   layers.back().codec = turboquant::tile_codec_options(
       {.key_codec = turboquant::KeyCodec::float8, .key_bits = 8}, 64, 48);
   return layers;
@@ -127,7 +128,7 @@ void check_same(const ShadowReport& a, const ShadowReport& b) {
 }  // namespace
 
 TEST_CASE("which steps are compared depends on seed and number alone, about the fraction of them") {
-  Manager<float> manager = capture_manager({layer(shape)});
+  Manager<float> manager = capture_manager({layer(compared_shape)});
   for (const double fraction : {0.01, 0.3}) {
     Shadow shadow(manager, {.sample_fraction = fraction, .seed = 7});
     const Shadow again(manager, {.sample_fraction = fraction, .seed = 7});
@@ -167,7 +168,7 @@ TEST_CASE("an engine that computes what the library computes does not differ") {
     const auto id = manager.open();
     CHECK(shadow.begin_step());
     for (std::size_t l = 0; l < layers.size(); ++l) {
-      append(manager, std::int64_t(l), id, Tokens<float>(l, 0, 150, shape), 0, 150);
+      append(manager, std::int64_t(l), id, Tokens<float>(l, 0, 150, compared_shape), 0, 150);
       const HostQueries q = queries(1, 1, 2, 4, 64);
       const auto own = attend(manager, std::int64_t(l), {id}, q, 48, {}, true).output;
       CHECK(shadow.compare(HostExec(), std::int64_t(l), std::vector{id}, q, own));
@@ -182,7 +183,8 @@ TEST_CASE("an engine that computes what the library computes does not differ") {
 }
 
 TEST_CASE("output errors are those of the outputs") {
-  Manager<float> manager = capture_manager({layer(shape, 0), layer(shape, 2, 2, 0)});
+  Manager<float> manager =
+      capture_manager({layer(compared_shape, 0), layer(compared_shape, 2, 2, 0)});
   Shadow shadow(manager, {.sample_fraction = 1});
   const auto id = manager.open();
   double error = 0;
@@ -190,7 +192,7 @@ TEST_CASE("output errors are those of the outputs") {
   double cosines = 0;
   double worst = 0;
   int rows = 0;
-  const Tokens<float> tokens(5, 0, 131, shape);
+  const Tokens<float> tokens(5, 0, 131, compared_shape);
   for (std::int64_t end = 128; end <= 131; ++end) {
     append(manager, 0, id, tokens, end == 128 ? 0 : end - 1, end);
     append(manager, 1, id, tokens, end == 128 ? 0 : end - 1, end);
@@ -242,7 +244,7 @@ TEST_CASE("attention logits, their divergence and their top token are those of w
       shadow.begin_step();
       for (std::size_t l = 0; l < layers.size(); ++l) {
         CAPTURE(l);
-        const Tokens<float> tokens(100 + l, 0, 150, shape);
+        const Tokens<float> tokens(100 + l, 0, 150, compared_shape);
         for (std::size_t i = 0; i < ids.size(); ++i) {
           // In steps, so that the rows of the window go round.
           for (std::int64_t begin = 0; begin < lengths[i]; begin += 7) {
@@ -263,7 +265,7 @@ TEST_CASE("attention logits, their divergence and their top token are those of w
             continue;
           }
           const HeldTokens held = read_back(manager.view(HostExec(), std::int64_t(l), ids[i]),
-                                            shape, codec ? &*codec : nullptr);
+                                            compared_shape, codec ? &*codec : nullptr);
           std::vector<std::int64_t> positions(static_cast<std::size_t>(lengths[i]));
           for (std::size_t t = 0; t < positions.size(); ++t) {
             positions[t] = std::int64_t(t);
@@ -300,7 +302,8 @@ TEST_CASE("attention logits, their divergence and their top token are those of w
 }
 
 TEST_CASE("a batch reports what its sequences report one by one") {
-  const std::vector<LayerOptions> layers{layer(shape, 3, 4, 16), layer(shape, 2, 2, 0)};
+  const std::vector<LayerOptions> layers{layer(compared_shape, 3, 4, 16),
+                                         layer(compared_shape, 2, 2, 0)};
   Manager<float> manager = capture_manager(layers);
   Shadow together(manager, {.sample_fraction = 1});
   Shadow apart(manager, {.sample_fraction = 1});
@@ -308,8 +311,8 @@ TEST_CASE("a batch reports what its sequences report one by one") {
   together.begin_step();
   apart.begin_step();
   for (const std::int64_t l : {0, 1}) {
-    append(manager, l, ids[0], Tokens<float>(1, 0, 100, shape), 0, 100);
-    append(manager, l, ids[1], Tokens<float>(2, 0, 140, shape), 0, 140);
+    append(manager, l, ids[0], Tokens<float>(1, 0, 100, compared_shape), 0, 100);
+    append(manager, l, ids[1], Tokens<float>(2, 0, 140, compared_shape), 0, 140);
     const HostQueries q = queries(3, 2, 1, 4, 64);
     const HostQueries engine = queries(4, 2, 1, 4, 48);
     Logits logits("logits", 2, 1, 4, 140);
@@ -330,10 +333,10 @@ TEST_CASE("a batch reports what its sequences report one by one") {
 }
 
 TEST_CASE("engine outputs of any number type") {
-  Manager<float> manager = capture_manager({layer(shape, 0)});
+  Manager<float> manager = capture_manager({layer(compared_shape, 0)});
   Shadow shadow(manager, {.sample_fraction = 1});
   const auto id = manager.open();
-  append(manager, 0, id, Tokens<float>(1, 0, 30, shape), 0, 30);
+  append(manager, 0, id, Tokens<float>(1, 0, 30, compared_shape), 0, 30);
   const HostQueries q = queries(1, 1, 1, 4, 64);
   const auto own = attend(manager, 0, {id}, q, 48, {}, true).output;
   Kokkos::View<turboquant::bfloat16****, Kokkos::LayoutRight, Host> rounded("rounded", 1, 1, 4, 48);
@@ -347,10 +350,10 @@ TEST_CASE("engine outputs of any number type") {
 }
 
 TEST_CASE("numbers that are not finite are counted, not averaged") {
-  Manager<float> manager = capture_manager({layer(shape, 0)});
+  Manager<float> manager = capture_manager({layer(compared_shape, 0)});
   Shadow shadow(manager, {.sample_fraction = 1});
   const auto id = manager.open();
-  append(manager, 0, id, Tokens<float>(1, 0, 10, shape), 0, 10);
+  append(manager, 0, id, Tokens<float>(1, 0, 10, compared_shape), 0, 10);
   const HostQueries q = queries(1, 1, 1, 4, 64);
   const auto own = attend(manager, 0, {id}, q, 48, {}, true).output;
   Logits logits("logits", 1, 1, 4, 10);
@@ -369,10 +372,10 @@ TEST_CASE("numbers that are not finite are counted, not averaged") {
 }
 
 TEST_CASE("a step that is not compared does nothing") {
-  Manager<float> manager = capture_manager({layer(shape)});
+  Manager<float> manager = capture_manager({layer(compared_shape)});
   Shadow shadow(manager, {.sample_fraction = 0});
   const auto id = manager.open();
-  append(manager, 0, id, Tokens<float>(1, 0, 200, shape), 0, 200);
+  append(manager, 0, id, Tokens<float>(1, 0, 200, compared_shape), 0, 200);
   const HostQueries q = queries(1, 1, 1, 4, 64);
   const auto before = manager.memory_use().total();
   CHECK(!shadow.compare(HostExec(), 0, std::vector{id}, q, queries(1, 1, 1, 4, 48)));
@@ -385,7 +388,7 @@ TEST_CASE("a step that is not compared does nothing") {
 }
 
 TEST_CASE("model logits") {
-  Manager<float> manager = capture_manager({layer(shape)});
+  Manager<float> manager = capture_manager({layer(compared_shape)});
   Shadow shadow(manager, {.sample_fraction = 1});
   shadow.begin_step();
   const std::vector<float> engine{0, 1, 2, 3, 0, 0};
@@ -419,11 +422,11 @@ TEST_CASE("model logits") {
 }
 
 TEST_CASE("a failed call changes nothing") {
-  Manager<float> manager = capture_manager({layer(shape, 3, 4, 0), layer(shape)});
+  Manager<float> manager = capture_manager({layer(compared_shape, 3, 4, 0), layer(compared_shape)});
   Shadow shadow(manager, {.sample_fraction = 1});
   const auto id = manager.open();
   for (const std::int64_t l : {0, 1}) {
-    append(manager, l, id, Tokens<float>(1, 0, 130, shape), 0, 130);
+    append(manager, l, id, Tokens<float>(1, 0, 130, compared_shape), 0, 130);
   }
   const HostQueries q = queries(1, 1, 1, 4, 64);
   const HostQueries engine = queries(2, 1, 1, 4, 48);
@@ -476,7 +479,7 @@ TEST_CASE("a failed call changes nothing") {
 }
 
 TEST_CASE("fractions outside 0 to 1 and mode off are refused") {
-  Manager<float> manager({.layers = {layer(shape)}, .mode = CacheMode::off});
+  Manager<float> manager({.layers = {layer(compared_shape)}, .mode = CacheMode::off});
   for (const double wrong : {-0.1, 1.1, not_seen}) {
     CHECK(contains(error_of([&] { Shadow(manager, {.sample_fraction = wrong}); }),
                    "sample_fraction is"));
@@ -493,10 +496,11 @@ TEST_CASE("fractions outside 0 to 1 and mode off are refused") {
 }
 
 TEST_CASE("the table has a line for every layer that was compared") {
-  Manager<float> manager = capture_manager({layer(shape), layer(shape), layer(shape)});
+  Manager<float> manager =
+      capture_manager({layer(compared_shape), layer(compared_shape), layer(compared_shape)});
   Shadow shadow(manager, {.sample_fraction = 1});
   const auto id = manager.open();
-  append(manager, 1, id, Tokens<float>(1, 0, 10, shape), 0, 10);
+  append(manager, 1, id, Tokens<float>(1, 0, 10, compared_shape), 0, 10);
   shadow.begin_step();
   const HostQueries q = queries(1, 1, 1, 4, 64);
   CHECK(shadow.compare(HostExec(), 1, std::vector{id}, q,

@@ -84,11 +84,11 @@ class MmaLauncher {
 
   template <class Team>
   void attend_blocks() const {
-    const int warps = workspace_.layout.team_warps;
+    const DecodeLayout& layout = workspace_.layout;
     cuda::launch_in_blocks(exec_,
-                           {parts(), workspace_.layout.cluster, warps,
-                            Team::scratch_bytes_of(warps, workspace_.layout.ring_stages,
-                                                   workspace_.layout.resident_teams)},
+                           {parts(), layout.cluster, layout.team_warps,
+                            Team::scratch_bytes_of(layout.team_warps, layout.ring_stages,
+                                                   layout.cluster, layout.resident_teams)},
                            MmaAttendBlocks<Team>{{workspace_, sequences_, preparation_, outputs_}});
   }
 

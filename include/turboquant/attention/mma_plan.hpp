@@ -54,14 +54,15 @@ struct MmaPlan {
   return std::uint64_t{random.bits32(2 * call)} << 32U | random.bits32(2 * call + 1);
 }
 
-/// The size of a kind of team for tiles of a format that `mma_refusal` lets pass.
+/// The size of a kind of team, in clusters of `blocks`, for tiles of a format that `mma_refusal`
+/// lets pass.
 [[nodiscard]] inline cuda::RingTeamSize ring_team_size(const TileFormat& format, int sets,
-                                                       RingTeams teams) {
+                                                       RingTeams teams, int blocks) {
   cuda::RingTeamSize size;
   cuda::with_mma_shape(format, [&](auto shape) {
     using Shape = decltype(shape);
-    size =
-        sets == 1 ? cuda::ring_team_size<Shape, 1>(teams) : cuda::ring_team_size<Shape, 2>(teams);
+    size = sets == 1 ? cuda::ring_team_size<Shape, 1>(teams, blocks)
+                     : cuda::ring_team_size<Shape, 2>(teams, blocks);
   });
   return size;
 }
@@ -82,8 +83,10 @@ struct RingChoice {
   int num_splits = 1;
 
   /// Considers a kind of team; 0 leaves splits or cluster open.
-  void consider(RingTeams candidate, const cuda::RingTeamSize& candidate_size, int splits,
-                int cluster_size) {
+  /// @param alone its size without clusters
+  /// @param clustered its size in clusters
+  void consider(RingTeams candidate, const cuda::RingTeamSize& alone,
+                const cuda::RingTeamSize& clustered, int splits, int cluster_size) {
     for (const int blocks : {1, 2, 4, 8, cluster_size}) {
       const bool asked = blocks == cluster_size;
       // Clusters pay for teams of 8 warps alone.
@@ -91,6 +94,7 @@ struct RingChoice {
       if (blocks == 0 || !(asked || usual)) {
         continue;
       }
+      const cuda::RingTeamSize& candidate_size = blocks > 1 ? clustered : alone;
       const auto fit = static_cast<std::size_t>(candidate_size.per_unit);
       const std::int64_t at_once = capacity->blocks[fit][static_cast<std::size_t>(blocks)] / blocks;
       const std::int64_t most = splits > 0 ? splits : (std::max)(std::int64_t{1}, tiles / 4);
@@ -207,7 +211,8 @@ struct RingChoice {
     choice.capacity = capacity;
     for (const RingTeams teams : {RingTeams::eight_warps, RingTeams::two_warps}) {
       if (options.ring_teams == teams || options.ring_teams == RingTeams::automatic) {
-        choice.consider(teams, ring_team_size(format, plan.sets, teams), options.num_splits,
+        choice.consider(teams, ring_team_size(format, plan.sets, teams, 1),
+                        ring_team_size(format, plan.sets, teams, 2), options.num_splits,
                         options.cluster);
       }
     }

@@ -68,8 +68,7 @@ struct CopyingTeam {
   static constexpr int least_stages = 2;
   static constexpr int most_stages = 4;
   static constexpr std::size_t spare_bytes = sizeof(float) * 4 * Sets * Shape::dim;
-  static constexpr std::size_t inbox_at = (sizeof(Scratch) + 15) / 16 * 16;
-  static constexpr std::size_t barriers_at = (inbox_at + sizeof(Inbox) + 15) / 16 * 16;
+  static constexpr std::size_t barriers_at = (sizeof(Scratch) + 15) / 16 * 16;
   static constexpr std::size_t memory_at =
       (barriers_at + std::size_t{8} * most_stages * Warps + 127) / 128 * 128;
 
@@ -78,32 +77,35 @@ struct CopyingTeam {
   [[nodiscard]] static constexpr std::size_t ring_bytes(int its_stages) {
     return static_cast<std::size_t>(its_stages) * Shape::step_bytes;
   }
-  /// Of a team of `count` warps.
-  [[nodiscard]] static constexpr std::size_t scratch_bytes(int count, int its_stages) {
-    return memory_at + static_cast<std::size_t>(count) * (ring_bytes(its_stages) + spare_bytes);
+  /// Of a team of `count` warps in a cluster of `blocks`.
+  [[nodiscard]] static constexpr std::size_t scratch_bytes(int count, int its_stages, int blocks) {
+    return memory_at + static_cast<std::size_t>(count) * (ring_bytes(its_stages) + spare_bytes) +
+           (blocks > 1 ? sizeof(Inbox) : 0);
   }
-  /// Teams of `count` warps whose scratch memory fits on a multiprocessor.
-  [[nodiscard]] static constexpr int fitting_teams(int count, int its_stages) {
-    return static_cast<int>(unit_bytes / (scratch_bytes(count, its_stages) + 1024));
+  /// Such teams whose scratch memory fits on a multiprocessor.
+  [[nodiscard]] static constexpr int fitting_teams(int count, int its_stages, int blocks) {
+    return static_cast<int>(unit_bytes / (scratch_bytes(count, its_stages, blocks) + 1024));
   }
-  /// Steps that rings may have where `teams` teams of `count` warps share a multiprocessor.
-  [[nodiscard]] static constexpr int fitting_stages(int count, int teams) {
+  /// Steps that rings may have where `teams` such teams share a multiprocessor.
+  [[nodiscard]] static constexpr int fitting_stages(int count, int teams, int blocks) {
     int fitting = most_stages;
-    while (fitting > least_stages && fitting_teams(count, fitting) < teams) {
+    while (fitting > least_stages && fitting_teams(count, fitting, blocks) < teams) {
       --fitting;
     }
     return fitting;
   }
   /// The same, but so much that a multiprocessor has room for `teams` teams and no more.
-  [[nodiscard]] static constexpr std::size_t scratch_bytes_of(int count, int its_stages,
+  [[nodiscard]] static constexpr std::size_t scratch_bytes_of(int count, int its_stages, int blocks,
                                                               int teams) {
-    const std::size_t needed = scratch_bytes(count, its_stages);
+    const std::size_t needed = scratch_bytes(count, its_stages, blocks);
     const std::size_t too_much = unit_bytes / (static_cast<std::size_t>(teams) + 1);
     return needed + 1024 > too_much ? needed : too_much - 1024 + 16;
   }
   static constexpr std::size_t most_scratch_bytes =
-      (std::max)(scratch_bytes(Warps, fitting_stages(Warps, 1)), unit_bytes / 2);
-  static_assert(fitting_teams(Warps, least_stages) >= 1 && fitting_teams(2, most_stages) >= 1);
+      (std::max)({scratch_bytes(Warps, fitting_stages(Warps, 1, 1), 1),
+                  scratch_bytes(Warps, fitting_stages(Warps, 1, 2), 2), unit_bytes / 2});
+  static_assert(fitting_teams(Warps, least_stages, 2) >= 1 &&
+                fitting_teams(2, most_stages, 2) >= 1);
   // A warp leaves its results where its ring was.
   static_assert(ring_bytes(least_stages) >= WarpRows<Shape::dim>::bytes);
 
@@ -112,9 +114,10 @@ struct CopyingTeam {
     return Source(context.lane, memory(context, context.warp),
                   context.scratch + barriers_at + context.warp * (8 * most_stages), stages);
   }
+  /// Of a team in a cluster.
   template <class Context>
   KOKKOS_FORCEINLINE_FUNCTION Inbox* inbox(const Context& context) const {
-    return reinterpret_cast<Inbox*>(context.scratch + inbox_at);
+    return reinterpret_cast<Inbox*>(memory(context, context.warps));
   }
   /// (4 Sets, dim), of a warp, before its first step.
   template <class Context>
@@ -150,17 +153,18 @@ struct RingTeamSize {
   std::array<int, most_per_unit + 1> stages{};  ///< at n
 };
 
+/// Of teams in clusters of `blocks`.
 template <class Shape, int Sets>
-[[nodiscard]] constexpr RingTeamSize ring_team_size(RingTeams teams) noexcept {
+[[nodiscard]] constexpr RingTeamSize ring_team_size(RingTeams teams, int blocks) noexcept {
   using Team = RingTeam<Shape, Sets>;
   RingTeamSize size;
   size.warps = teams == RingTeams::two_warps ? 2 : 8;
   // By registers, 8 warps fit.
   const int by_registers = 8 / size.warps;
-  const int by_memory = Team::fitting_teams(size.warps, Team::least_stages);
+  const int by_memory = Team::fitting_teams(size.warps, Team::least_stages, blocks);
   size.per_unit = by_memory < by_registers ? by_memory : by_registers;
   for (int n = 1; n <= size.per_unit; ++n) {
-    size.stages[static_cast<std::size_t>(n)] = Team::fitting_stages(size.warps, n);
+    size.stages[static_cast<std::size_t>(n)] = Team::fitting_stages(size.warps, n, blocks);
   }
   return size;
 }
