@@ -96,12 +96,12 @@ TEST_CASE("Qwen3-Next and Qwen3.5") {
     }
     CHECK(per_token == 24576);
   }
-  const auto qwen35 = [](int layers) {
+  const auto qwen = [](int layers) {
     return R"({"text_config":{"num_hidden_layers":)" + std::to_string(layers) +
            R"(,"full_attention_interval":4,"layer_types":null},"vision_config":{"num_hidden_layers":27}})";
   };
-  CHECK(full_layers(qwen35(40)) == every(3, 4, 40));
-  CHECK(full_layers(qwen35(64)).size() == 16);
+  CHECK(full_layers(qwen(40)) == every(3, 4, 40));
+  CHECK(full_layers(qwen(64)).size() == 16);
 }
 
 TEST_CASE("interval corner cases") {

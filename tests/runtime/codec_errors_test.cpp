@@ -52,7 +52,7 @@ struct Prompt {
   Tokens<float> query_rows;
 };
 
-const KVShape small{.kv_heads = 2, .key_dim = 64, .value_dim = 48};
+const KVShape small_shape{.kv_heads = 2, .key_dim = 64, .value_dim = 48};
 
 std::vector<double> measure(const Prompt& prompt, const std::vector<LayerCodec>& codecs,
                             const CalibrationOptions& options = {}) {
@@ -76,7 +76,7 @@ std::vector<LayerCodec> varied_codecs() {
 }  // namespace
 
 TEST_CASE("errors are those of a manager's attention with the same codec, window and sinks") {
-  const Prompt prompt(3, small, 4, 200, {199});
+  const Prompt prompt(3, small_shape, 4, 200, {199});
   const auto codecs = varied_codecs();
   for (const std::int64_t sinks : {0, 4, 7}) {
     // What leaves the window are whole tiles: two of them with a capacity of 72.
@@ -85,10 +85,10 @@ TEST_CASE("errors are those of a manager's attention with the same codec, window
     REQUIRE(errors.size() == codecs.size());
     for (std::size_t i = 0; i < codecs.size(); ++i) {
       CAPTURE(i);
-      turboquant::LayerOptions coded = layer(small, 0, 0, 72);
+      turboquant::LayerOptions coded = layer(small_shape, 0, 0, 72);
       coded.capture.sinks = sinks;
       coded.codec = turboquant::tile_codec_options(codecs[i], 64, 48, options.seed);
-      Manager<float> manager({.layers = {layer(small, 0), coded}});
+      Manager<float> manager({.layers = {layer(small_shape, 0), coded}});
       const auto id = manager.open();
       for (const std::int64_t l : {0, 1}) {
         append(manager, l, id, prompt.tokens, 0, 200);
@@ -110,7 +110,7 @@ TEST_CASE("errors are those of a manager's attention with the same codec, window
 }
 
 TEST_CASE("a codec's number does not depend on which others are measured, or in which order") {
-  const Prompt prompt(1, small, 2, 130, {0, 64, 100, 129});
+  const Prompt prompt(1, small_shape, 2, 130, {0, 64, 100, 129});
   std::vector<LayerCodec> codecs = varied_codecs();
   const std::vector<double> all = measure(prompt, codecs);
   for (std::size_t i = 0; i < codecs.size(); ++i) {
@@ -143,7 +143,7 @@ TEST_CASE("more bits err less") {
 }
 
 TEST_CASE("keys with a common part err less where their mean is stored") {
-  Prompt prompt(9, small, 4, 192, {130, 191});
+  Prompt prompt(9, small_shape, 4, 192, {130, 191});
   for (std::size_t i = 0; i < prompt.tokens.keys.size(); ++i) {
     prompt.tokens.keys.data()[i] += float(i % 64 % 7) * 2;
   }
@@ -156,7 +156,7 @@ TEST_CASE("keys with a common part err less where their mean is stored") {
 }
 
 TEST_CASE("scaling values by powers of two, or queries against sm_scale, changes nothing") {
-  Prompt prompt(2, small, 4, 100, {40, 99});
+  Prompt prompt(2, small_shape, 4, 100, {40, 99});
   const auto codecs = turboquant::default_codec_choices();
   const std::vector<double> errors = measure(prompt, codecs);
   Prompt scaled = prompt;
@@ -175,7 +175,7 @@ TEST_CASE("scaling values by powers of two, or queries against sm_scale, changes
 }
 
 TEST_CASE("a prompt that measures nothing is refused") {
-  const Prompt prompt(4, small, 4, 70, {0, 10, 69});
+  const Prompt prompt(4, small_shape, 4, 70, {0, 10, 69});
   const auto codecs = turboquant::default_codec_choices();
   constexpr std::int64_t largest = std::numeric_limits<std::int64_t>::max();
   for (const auto& options :
@@ -189,7 +189,7 @@ TEST_CASE("a prompt that measures nothing is refused") {
   }
   CHECK(measure(prompt, codecs, {.exact_window = 30, .sinks = 39})[0] > 0);
   for (const std::int64_t tokens : {70, 0}) {
-    const Prompt no_queries(4, small, 4, tokens, {});
+    const Prompt no_queries(4, small_shape, 4, tokens, {});
     CHECK(error_of([&] {
             static_cast<void>(measure(no_queries, codecs));
           }).find("query_positions is empty, expected at least one query") != std::string::npos);
@@ -197,8 +197,8 @@ TEST_CASE("a prompt that measures nothing is refused") {
 }
 
 TEST_CASE("queries that see exact tokens alone add no error") {
-  const Prompt late(4, small, 4, 70, {69});
-  const Prompt both(4, small, 4, 70, {10, 69});
+  const Prompt late(4, small_shape, 4, 70, {69});
+  const Prompt both(4, small_shape, 4, 70, {10, 69});
   const auto codecs = turboquant::default_codec_choices();
   const std::vector<double> alone = measure(late, codecs, {.exact_window = 20});
   const std::vector<double> diluted = measure(both, codecs, {.exact_window = 20});
@@ -212,7 +212,7 @@ TEST_CASE("measured errors make a plan") {
   std::vector<std::vector<turboquant::BitChoice>> layers;
   const auto codecs = turboquant::default_codec_choices();
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
-    const Prompt prompt(seed, small, 4, 128, {90, 127});
+    const Prompt prompt(seed, small_shape, 4, 128, {90, 127});
     layers.push_back(turboquant::bit_choices({2, 64, 48}, codecs, measure(prompt, codecs)));
   }
   const std::int64_t budget = 4 * turboquant::layer_bytes_per_token(codecs[4], {2, 64, 48});
@@ -226,7 +226,7 @@ TEST_CASE("measured errors make a plan") {
 }
 
 TEST_CASE("rows outside their domain are refused") {
-  Prompt prompt(1, small, 4, 20, {19});
+  Prompt prompt(1, small_shape, 4, 20, {19});
   const auto codecs = turboquant::default_codec_choices();
   const auto message = [&](const auto& change) {
     CalibrationRows rows = prompt.rows();

@@ -286,7 +286,7 @@ TEST_CASE("attention logits, their divergence and their top token are those of w
         }
         const auto own = attend(manager, std::int64_t(l), ids, q, 48, options, true).output;
         CHECK(shadow.compare(HostExec(), std::int64_t(l), ids, q, own, options, engine));
-        const auto& report = shadow.report().layers[l].attention;
+        const auto report = shadow.report().layers[l].attention;
         CHECK(report.rows == expected.rows);
         CHECK(report.non_finite_rows == 0);
         CHECK(report.logits == expected.logits);
