@@ -2,7 +2,8 @@
 #
 # What including the library costs: processor seconds (user, the least of REPEATS runs, the cases taken in turn) of
 # a translation unit that includes all headers of a target, without code generation, and of one that includes what
-# these headers include of other libraries and the standard library. The difference is the library's own part.
+# these headers include of other libraries and the standard library. The difference is the library's own part. Then
+# single headers that users begin with.
 cmake_minimum_required(VERSION 3.25)
 
 if(NOT REPEATS)
@@ -52,6 +53,15 @@ foreach(target core hf turboquant)
     set(least_${target}_${what} 1000000)
   endforeach()
 endforeach()
+set(single_headers quant/mse_quantizer model/capacity_planner model/hf_config runtime/cache_manager attention/decode)
+set(needed_targets core core hf turboquant turboquant)
+foreach(header target IN ZIP_LISTS single_headers needed_targets)
+  get_filename_component(what "${header}" NAME)
+  string(REPLACE "_" "-" what "${what}")
+  file(WRITE "${work}/${what}.cpp" "#include <turboquant/${header}.hpp>\n")
+  list(APPEND cases ${target}_${what})
+  set(least_${target}_${what} 1000000)
+endforeach()
 foreach(unused RANGE 1 ${REPEATS})
   foreach(case IN LISTS cases)
     string(REPLACE "_" ";" case_parts "${case}")
@@ -89,6 +99,14 @@ foreach(target core hf turboquant)
   string(JSON json SET "${json}" ${target} "${entry}")
   message(STATUS "${target}: ${least_${target}_everything} ms, ${least_${target}_foreign} of them other libraries', ${own} its own")
 endforeach()
+set(entry "{}")
+foreach(header target IN ZIP_LISTS single_headers needed_targets)
+  get_filename_component(what "${header}" NAME)
+  string(REPLACE "_" "-" what "${what}")
+  string(JSON entry SET "${entry}" "${header}.hpp" ${least_${target}_${what}})
+  message(STATUS "${header}.hpp: ${least_${target}_${what}} ms")
+endforeach()
+string(JSON json SET "${json}" single_headers "${entry}")
 if(OUT)
   file(WRITE "${OUT}" "${json}\n")
 endif()
