@@ -61,8 +61,9 @@ if(has_cuda)
   set(sources bench/decode_attention_device.cpp bench/encode_tiles_device.cpp)
 else()
   message(STATUS "cuda: ${include} has no CUDA: headers only, no kernels")
+  # The first line because nvcc once failed by what came before other headers.
   file(WRITE "${WORK}/headers.cpp"
-       "#include <turboquant/attention/decode.hpp>\n#include <turboquant/attention/scores.hpp>
+       "#include <turboquant/math/ordered_sum.hpp>\n#include <turboquant/attention/decode.hpp>\n#include <turboquant/attention/scores.hpp>
 #include <turboquant/device/encode_tiles.hpp>\n#include <turboquant/device/transcode.hpp>\n")
   set(sources "${WORK}/headers.cpp")
 endif()

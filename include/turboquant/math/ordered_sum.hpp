@@ -2,7 +2,6 @@
 
 #include <turboquant/base/config.hpp>
 
-#include <array>
 #include <cstddef>
 
 namespace turboquant {
@@ -15,7 +14,7 @@ namespace turboquant {
 [[nodiscard]] inline double ordered_dot(const float* a, const float* b,
                                         std::size_t count) noexcept {
   constexpr std::size_t width = 16;
-  std::array<double, width> lanes{};
+  double lanes[width] = {};
   std::size_t i = 0;
   for (; i + width <= count; i += width) {
     for (std::size_t lane = 0; lane < width; ++lane) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cmath>
 #include <cstddef>
 
@@ -9,8 +8,9 @@ namespace turboquant::detail {
 /// Gauss-Legendre rule with 16 nodes on [-1, 1], exact for polynomials up to degree 31.
 struct GaussLegendre16 {
   static constexpr std::size_t count = 16;
-  std::array<double, count> nodes{};
-  std::array<double, count> weights{};
+  // No std::array: nvcc 13.0 fails where one type is named by two constants.
+  double nodes[count] = {};
+  double weights[count] = {};
 
   /// Nodes are the roots of the Legendre polynomial P16, found by Newton's method from equally
   /// spaced angles; weights are 2 / ((1 - x^2) P16'(x)^2). IEEE operations and `std::fma` only.
