@@ -166,6 +166,7 @@
 #include <turboquant/model/hf_config_fields.hpp>
 #include <turboquant/model/hf_config_json.hpp>
 #include <turboquant/model/hf_config_layers.hpp>
+#include <turboquant/model/hf_config_mla.hpp>
 #include <turboquant/model/hf_config_overrides.hpp>
 #include <turboquant/model/hf_config_refusals.hpp>
 #include <turboquant/model/hf_config_rules.hpp>

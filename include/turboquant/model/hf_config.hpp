@@ -1,6 +1,7 @@
 #pragma once
 
 #include <turboquant/model/hf_config_layers.hpp>
+#include <turboquant/model/hf_config_mla.hpp>
 #include <turboquant/model/hf_config_refusals.hpp>
 #include <turboquant/model/hf_config_softmax.hpp>
 #include <turboquant/model/hf_config_state.hpp>
@@ -143,7 +144,7 @@ inline CacheDType parse_model_dtype(const ConfigFields& fields, const ConfigFiel
   model.max_position_embeddings = fields.size({"max_position_embeddings", "max_position_embedding",
                                                "n_positions", "max_seq_len", "seq_length"});
   model.dtype = detail::parse_model_dtype(fields, root, model.notes);
-  model.mla = detail::parse_mla(fields);
+  model.mla = detail::parse_mla(fields, model.model_type);
   detail::apply_layer_overrides(fields, model);
   detail::apply_windows(fields, model);
   detail::apply_kv_sharing(fields, model.model_type, model.layers);

@@ -57,6 +57,7 @@ inline ClassDefaults class_defaults(std::string_view model_type) {
       ClassDefaults{"lfm2_moe", 32, 2048, 32, 8, 0, 0, 0},
       ClassDefaults{"llama", 32, 4096, 32, 0, 0, 0, 0},
       ClassDefaults{"llama4_text", 48, 5120, 40, 8, 128, 8192, 0},
+      ClassDefaults{"mimo_v2_flash", 48, 4096, 64, 4, 192, 129, 0},
       ClassDefaults{"minimax", 32, 4096, 32, 8, 0, 0, 0},
       ClassDefaults{"minimax_m2", 62, 3072, 48, 8, 128, 0, 0},
       ClassDefaults{"ministral", 32, 4096, 32, 8, 0, 4096, 0},

@@ -15,19 +15,6 @@
 
 namespace turboquant::detail {
 
-/// Whether keys and values come from a latent: `kv_lora_rank`, unless `use_mla` says no.
-inline std::optional<MlaGeometry> parse_mla(const ConfigFields& fields) {
-  const bool used = fields.boolean("use_mla").value_or(true);
-  const std::optional<std::int64_t> rank = used ? fields.size("kv_lora_rank") : std::nullopt;
-  if (!rank) {
-    return std::nullopt;
-  }
-  const std::optional<std::int64_t> rope = fields.integer("qk_rope_head_dim", 0, 1 << 20);
-  require(rope.has_value(), ErrorCode::format, "parse_model_config: ", fields.path(),
-          " has kv_lora_rank and no qk_rope_head_dim");
-  return MlaGeometry{*rank, *rope, fields.size("qk_nope_head_dim"), fields.size("v_head_dim")};
-}
-
 inline std::optional<std::int64_t> stated_hidden_size(const ConfigFields& fields) {
   return fields.size({"hidden_size", "n_embd", "n_embed", "d_model", "model_dim", "hidden_dim"});
 }
@@ -96,6 +83,9 @@ inline std::optional<std::int64_t> uniform_head_size(const ConfigFields& fields,
   }
   const std::int64_t row = checked_mul(*model.hidden_size, zamba ? 2 : 1);
   const std::int64_t heads = *model.num_attention_heads;
+  if (model.mla && row % heads != 0) {
+    return std::nullopt;  // latents have a width of their own
+  }
   require(row % heads == 0, ErrorCode::format, "parse_model_config: ", fields.path(),
           " has hidden_size ", *model.hidden_size,
           origin(stated_hidden_size(fields).has_value(), model.model_type), " and ", heads,
@@ -149,6 +139,18 @@ inline FullLayerWidths full_layer_widths(const ConfigFields& fields, const Model
   return full;
 }
 
+/// KV heads of windowed layers: stated, in MiMo-V2-Flash twice those of full layers, else theirs.
+inline std::optional<std::int64_t> windowed_kv_heads(const ConfigFields& fields,
+                                                     const ModelConfig& model,
+                                                     std::optional<std::int64_t> heads) {
+  const auto stated = windowed_size(fields, {"swa_num_key_value_heads", "num_swa_key_value_heads"},
+                                    "num_attention_groups");
+  if (stated || !heads || model.model_type != "mimo_v2_flash") {
+    return stated ? stated : heads;
+  }
+  return 2 * *heads;
+}
+
 inline void apply_widths(const ConfigFields& fields, ModelConfig& model) {
   const std::string_view list_field = kv_head_list_field(fields);
   std::vector<std::int64_t> listed;
@@ -159,6 +161,7 @@ inline void apply_widths(const ConfigFields& fields, ModelConfig& model) {
             " entries, expected ", model.num_layers());
   }
   const auto heads = listed.empty() ? uniform_kv_heads(fields, model) : std::nullopt;
+  const auto windowed = windowed_kv_heads(fields, model, heads);
   const auto width = uniform_head_size(fields, model);
   const auto width_v = uniform_head_size_v(fields, model);
   const FullLayerWidths full_widths = full_layer_widths(fields, model);
@@ -170,11 +173,9 @@ inline void apply_widths(const ConfigFields& fields, ModelConfig& model) {
     const bool full = layer.attention == AttentionKind::full;
     layer.is_mla = full && model.mla.has_value();
     if (!layer.num_kv_heads) {
-      const auto special =
-          full ? full_widths.num_kv_heads
-               : windowed_size(fields, {"swa_num_key_value_heads", "num_swa_key_value_heads"},
-                               "num_attention_groups");
-      layer.num_kv_heads = special ? special : heads;
+      layer.num_kv_heads = !full                      ? windowed
+                           : full_widths.num_kv_heads ? full_widths.num_kv_heads
+                                                      : heads;
     }
     if (!listed.empty()) {
       require(listed[i] > 0, ErrorCode::format, "parse_model_config: ", fields.path(), ".",

@@ -149,14 +149,26 @@ inline LayerList rule_dense(const RuleInput& in) {
   return list;
 }
 
+/// Tokens of a window where the file states one. MiMo-V2-Flash's sliding_window_size, which goes
+/// before sliding_window, does not count the token that attends; all others do.
+inline std::optional<std::int64_t> stated_window(const ConfigFields& fields,
+                                                 std::string_view model_type) {
+  if (model_type == "mimo_v2_flash") {
+    if (const std::optional<std::int64_t> earlier = fields.size("sliding_window_size")) {
+      return *earlier + 1;
+    }
+  }
+  return fields.size(
+      {"sliding_window", "sliding_window_size", "attention_window_size", "window_size"});
+}
+
 /// Tokens of every windowed layer that has none yet: the file's, else the class's, but none where
 /// the file says null.
 inline void apply_windows(const ConfigFields& fields, ModelConfig& model) {
   const std::int64_t class_default = class_defaults(model.model_type).window;
   for (LayerConfig& layer : model.layers) {
     if (layer.attention == AttentionKind::sliding && !layer.window) {
-      layer.window = or_default(fields.size({"sliding_window", "sliding_window_size",
-                                             "attention_window_size", "window_size"}),
+      layer.window = or_default(stated_window(fields, model.model_type),
                                 fields.is_null("sliding_window") ? 0 : class_default);
     } else if (layer.attention == AttentionKind::chunked) {
       layer.window = or_default(fields.size("attention_chunk_size"),
