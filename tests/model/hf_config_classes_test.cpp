@@ -152,3 +152,151 @@ TEST_CASE("Falcon-H1's, Jamba's and Zamba's widths come from their classes too")
   CHECK(parse_model_config(R"({"model_type":"zamba"})").layers[2].head_size == 464);
   CHECK(parse_model_config(R"({"model_type":"jamba"})").layers[4].num_kv_heads == 8);
 }
+
+TEST_CASE("a missing number of KV heads is the class's where that is known") {
+  struct Case {
+    std::string type;
+    std::int64_t num_kv_heads;
+  };
+  // What the classes of transformers 5.24.0 take for files that state other numbers of query heads.
+  const std::vector<Case> cases{{"bamba", 8},
+                                {"beam", 8},
+                                {"chameleon", 32},
+                                {"cosmos3_edge_text", 8},
+                                {"csm", 8},
+                                {"csm_depth_decoder_model", 2},
+                                {"cwm", 8},
+                                {"dbrx", 1},
+                                {"diffusion_gemma_text", 4},
+                                {"dory", 4},
+                                {"dots1", 32},
+                                {"emu3_text_model", 8},
+                                {"ernie4_5_vl_moe_text", 4},
+                                {"evolla", 8},
+                                {"exaone", 8},
+                                {"exaone_moe", 32},
+                                {"flint", 4},
+                                {"glm4v_moe_text", 8},
+                                {"glm4v_text", 2},
+                                {"glm_image_text", 2},
+                                {"glm_ocr_text", 8},
+                                {"granite_docling_text", 4},
+                                {"granite_swa", 4},
+                                {"helium", 20},
+                                {"higgs_audio_v2", 8},
+                                {"hy_v3", 8},
+                                {"inkling2_loop_text", 8},
+                                {"inkling2_text", 8},
+                                {"inkling_text", 8},
+                                {"internlm3", 2},
+                                {"iquestcoder", 8},
+                                {"jetmoe", 16},
+                                {"kolibri1", 4},
+                                {"laguna", 8},
+                                {"lara_mini", 4},
+                                {"lfm3", 4},
+                                {"mellum", 4},
+                                {"mimo_v2_flash", 4},
+                                {"minimax_m3_vl_text", 4},
+                                {"molmo2_text", 8},
+                                {"muse_glimmer_assistant", 8},
+                                {"muse_glimmer_text", 2},
+                                {"muse_spark_text", 16},
+                                {"neomme", 4},
+                                {"paddleocr_vl_text", 2},
+                                {"phi4_multimodal", 8},
+                                {"qwen2_5_omni_talker", 4},
+                                {"qwen3_omni_moe_talker_code_predictor", 8},
+                                {"qwen3_omni_moe_talker_text", 2},
+                                {"qwen3_omni_moe_text", 4},
+                                {"qwen4_exp_text", 2},
+                                {"sarvam_moe", 4},
+                                {"solar_open", 8},
+                                {"voxtral_realtime_text", 8},
+                                {"zaya", 2}};
+  for (const Case& c : cases) {
+    CAPTURE(c.type);
+    const std::int64_t queries = 6 * c.num_kv_heads;
+    const std::string fields = R"("layer_types":["full_attention"],"head_dim":64,"model_type":")" +
+                               c.type + R"(","num_attention_heads":)" + std::to_string(queries);
+    const auto kv_heads = [&](const std::string& more) {
+      const ModelConfig model = model_of(1, R"("dtype":"bfloat16",)" + fields + more);
+      CHECK(model.notes.size() == (c.type.substr(0, 8) == "inkling2" ? 1 : 0));
+      return *model.layers[0].num_kv_heads;
+    };
+    CHECK(kv_heads("") == c.num_kv_heads);
+    CHECK(kv_heads(R"(,"num_key_value_heads":3)") == 3);
+    CHECK(kv_heads(R"(,"num_key_value_heads":null)") == queries);
+  }
+  // Solar Open as far as its class goes.
+  const ModelConfig solar = parse_model_config(R"({"model_type":"solar_open"})");
+  CHECK(solar.num_layers() == 48);
+  CHECK(solar.num_attention_heads == 64);
+  CHECK(solar.layers[47].num_kv_heads == 8);
+  CHECK(solar.layers[47].head_size == 128);
+  // Windowed layers of Inkling have a number of their own.
+  for (const Case& c : std::vector<Case>{{"inkling_text", 16}, {"inkling2_text", 8}}) {
+    const std::string inkling = R"("layer_types":["hybrid_sliding"],"num_attention_heads":64,)"
+                                R"("num_key_value_heads":4,"model_type":")" +
+                                c.type + '"';
+    CHECK(model_of(1, inkling).layers[0].num_kv_heads == c.num_kv_heads);
+    CHECK(model_of(1, inkling + R"(,"swa_num_key_value_heads":2)").layers[0].num_kv_heads == 2);
+  }
+}
+
+TEST_CASE("KV heads that neither file nor class gives are noted") {
+  const auto notes = [](const std::string& fields) {
+    std::int64_t count = 0;
+    for (const std::string& note : model_of(2, R"("num_attention_heads":16,)" + fields).notes) {
+      count += mentions(note, "states no number of KV heads: 16, as many as query heads") ? 1 : 0;
+    }
+    return count;
+  };
+  for (const std::string type : {"llama", "gpt2", "bloom", "gpt_neox", "opt", "olmo", "phi",
+                                 "arcee", "apertus", "hunyuan_v1_dense", "nemotron"}) {
+    CAPTURE(type);
+    const std::string known = R"("model_type":")" + type + '"';
+    CHECK(model_of(2, known + R"(,"num_attention_heads":16)").layers[0].num_kv_heads == 16);
+    CHECK(notes(known) == 0);
+  }
+  for (const std::string type : {"", "baichuan", "no_such_model"}) {
+    CAPTURE(type);
+    const std::string unknown = R"("model_type":")" + type + '"';
+    CHECK(model_of(2, unknown + R"(,"num_attention_heads":16)").layers[0].num_kv_heads == 16);
+    CHECK(notes(unknown) == 1);
+    // Not where the file says it in another way, and not where no layer needs the number.
+    for (const std::string more :
+         {R"("num_key_value_heads":16)", R"("num_key_value_heads":null)", R"("multi_query":true)",
+          R"("multi_query":false)", R"("multi_query_attention":false)",
+          R"("attn_config":{"attn_type":"multihead_attention"})",
+          R"("attn_config":{"kv_n_heads":4})", R"("num_key_value_heads":[16,4])",
+          R"("kv_lora_rank":512,"qk_rope_head_dim":64)", R"("layer_types":["mamba","mlp"])"}) {
+      CAPTURE(more);
+      CHECK(notes(unknown + "," + more) == 0);
+    }
+  }
+  // Without query heads there is nothing to assume: a plan says what is missing.
+  CHECK_FALSE(model_of(2, R"("model_type":"no_such_model")").layers[0].num_kv_heads.has_value());
+}
+
+TEST_CASE("full layers of DiffusionGemma are wider, and its last layer is full") {
+  const std::string types = R"("model_type":"diffusion_gemma_text","num_attention_heads":8,)"
+                            R"("layer_types":["full_attention","sliding_attention",)"
+                            R"("sliding_attention"])";
+  const ModelConfig model = model_of(3, types);
+  CHECK(model.full_attention_layers() == Indices{0, 2});
+  CHECK(model.layers[0].head_size == 512);
+  CHECK(model.layers[1].head_size == 256);
+  CHECK(model.layers[1].window == 512);
+  CHECK(model_of(3, types + R"(,"num_global_key_value_heads":2)").layers[0].num_kv_heads == 2);
+  CHECK(model_of(3, types + R"(,"per_layer_config":{"0":{"head_dim":384}})").layers[0].head_size ==
+        384);
+}
+
+TEST_CASE("EmbeddingGemma 2 and the privacy filter see both directions") {
+  for (const std::string type :
+       {"embedding_gemma2", "embedding_gemma2_text", "openai_privacy_filter"}) {
+    refuse(2, R"("layer_types":["full_attention","full_attention"],"model_type":")" + type + '"',
+           ErrorCode::unsupported, "attention sees both directions");
+  }
+}

@@ -61,8 +61,8 @@ TEST_CASE("the factor of logits is the class's where the file is silent") {
 
 TEST_CASE("classes that leave logits as they are read no factor") {
   for (const std::string type :
-       {"diffusion_gemma", "diffusion_gemma_text", "embedding_gemma2", "embedding_gemma2_text",
-        "gemma3n", "gemma3n_text", "gemma4", "gemma4_text", "gemma4_unified_text", "gpt_neo"}) {
+       {"diffusion_gemma", "diffusion_gemma_text", "gemma3n", "gemma3n_text", "gemma4",
+        "gemma4_text", "gemma4_unified_text", "gpt_neo"}) {
     CAPTURE(type);
     const std::string layers = R"("layer_types":["full_attention"],"num_kv_shared_layers":0,)"
                                R"("model_type":")" +

@@ -57,7 +57,6 @@ inline bool has_mixed_layers(std::string_view model_type) {
                                "diffusion_gemma_text",
                                "dory",
                                "dots3_note_text",
-                               "embedding_gemma2_text",
                                "exaone_moe",
                                "flint",
                                "glm5_next_text",
@@ -84,6 +83,7 @@ inline bool has_mixed_layers(std::string_view model_type) {
                                "qwen4_exp_text",
                                "recurrent_gemma",
                                "samba",
+                               "unlimited_ocr_text",
                                "zamba2",
                                "zaya"});
 }
@@ -278,7 +278,8 @@ inline LayerList identify_layers(const RuleInput& in) {
   next([&] { return rule_kv_head_list(in); });
   next([&] { return rule_model_type(in); });
   if (list) {
-    if (is_gemma4(in.model_type) && list->layers.back().attention != AttentionKind::full) {
+    if (has_wide_full_layers(in.model_type) &&
+        list->layers.back().attention != AttentionKind::full) {
       list->layers.back() = full_layer();
       list->notes.push_back("the last layer is full: the class of " + in.model_type +
                             " makes it so");

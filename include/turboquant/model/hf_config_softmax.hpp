@@ -46,9 +46,8 @@ inline std::optional<double> stated_attention_scale(const ConfigFields& fields,
 
 /// Whether a class leaves logits as they are, whatever factor its file states.
 inline bool has_unit_scale(std::string_view model_type) {
-  return is_gemma4(model_type) ||
-         is_among(model_type, {"diffusion_gemma", "diffusion_gemma_text", "embedding_gemma2",
-                               "embedding_gemma2_text", "gemma3n", "gemma3n_text", "gpt_neo"});
+  return is_gemma4(model_type) || is_among(model_type, {"diffusion_gemma", "diffusion_gemma_text",
+                                                        "gemma3n", "gemma3n_text", "gpt_neo"});
 }
 
 /// The factor of classes that do not take 1 / sqrt(head_size) where their file is silent.

@@ -5,6 +5,7 @@
 #include <turboquant/model/hf_config_overrides.hpp>
 #include <turboquant/model/model_config.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -68,6 +69,35 @@ inline std::optional<std::int64_t> uniform_kv_heads(const ConfigFields& fields,
              : std::optional<std::int64_t>(class_default);
 }
 
+/// Whether the file says that every query head has its KV head without giving their number.
+inline bool states_as_many_kv_heads(const ConfigFields& fields) {
+  if (fields.is_null("num_key_value_heads") || fields.boolean("multi_query") == false ||
+      fields.boolean("multi_query_attention") == false) {
+    return true;
+  }
+  const std::optional<ConfigFields> attention = fields.object("attn_config");
+  return attention && attention->string("attn_type") == "multihead_attention";
+}
+
+/// Tells when layers have as many KV heads as query heads although neither file nor class says so.
+/// @param heads  what layers without a number of their own have
+inline void note_assumed_kv_heads(const ConfigFields& fields, std::optional<std::int64_t> heads,
+                                  ModelConfig& model) {
+  if (!heads || has_as_many_kv_heads(model.model_type) || states_as_many_kv_heads(fields) ||
+      stated_kv_heads(fields, model.model_type)) {
+    return;
+  }
+  const bool assumed =
+      std::any_of(model.layers.begin(), model.layers.end(), [&](const LayerConfig& layer) {
+        return layer.attention != AttentionKind::none && !layer.is_mla &&
+               layer.num_kv_heads == heads;
+      });
+  if (assumed) {
+    model.notes.push_back("the file states no number of KV heads: " + std::to_string(*heads) +
+                          ", as many as query heads, are assumed");
+  }
+}
+
 /// An explicit width, else the class's, else hidden_size / num_attention_heads. Zamba's attention
 /// reads two rows side by side, so that its heads are twice as wide.
 inline std::optional<std::int64_t> uniform_head_size(const ConfigFields& fields,
@@ -118,8 +148,8 @@ inline std::optional<std::int64_t> windowed_size(const ConfigFields& fields,
 }
 
 /// KV heads and width that full layers have beside the model's: everywhere under their own names,
-/// in Gemma 4 with a width of its class, KV heads where a switch is on, and neither beside
-/// overrides.
+/// in Gemma 4 and DiffusionGemma with a width of the class, and neither beside overrides. Gemma 4
+/// has KV heads of its own there where a switch is on.
 struct FullLayerWidths {
   std::optional<std::int64_t> num_kv_heads{};
   std::optional<std::int64_t> head_size{};
@@ -127,28 +157,34 @@ struct FullLayerWidths {
 
 inline FullLayerWidths full_layer_widths(const ConfigFields& fields, const ModelConfig& model) {
   FullLayerWidths full{fields.size("num_global_key_value_heads"), fields.size("global_head_dim")};
-  if (is_gemma4(model.model_type)) {
+  if (has_wide_full_layers(model.model_type)) {
     if (fields.has(layer_override_field)) {
       return {};
     }
     full.head_size = full.head_size.value_or(512);
-    if (!fields.boolean("attention_k_eq_v").value_or(false)) {
+    if (is_gemma4(model.model_type) && !fields.boolean("attention_k_eq_v").value_or(false)) {
       full.num_kv_heads.reset();
     }
   }
   return full;
 }
 
-/// KV heads of windowed layers: stated, in MiMo-V2-Flash twice those of full layers, else theirs.
+/// KV heads of windowed layers: stated, in MiMo-V2-Flash twice those of full layers, in Inkling a
+/// number of the class, else those of full layers.
 inline std::optional<std::int64_t> windowed_kv_heads(const ConfigFields& fields,
                                                      const ModelConfig& model,
                                                      std::optional<std::int64_t> heads) {
   const auto stated = windowed_size(fields, {"swa_num_key_value_heads", "num_swa_key_value_heads"},
                                     "num_attention_groups");
-  if (stated || !heads || model.model_type != "mimo_v2_flash") {
-    return stated ? stated : heads;
+  if (!stated && heads && model.model_type == "mimo_v2_flash") {
+    return 2 * *heads;
   }
-  return 2 * *heads;
+  const std::int64_t class_default =
+      model.model_type == "inkling_text"                                    ? 16
+      : is_among(model.model_type, {"inkling2_text", "inkling2_loop_text"}) ? 8
+                                                                            : 0;
+  const auto own = or_default(stated, class_default);
+  return own ? own : heads;
 }
 
 inline void apply_widths(const ConfigFields& fields, ModelConfig& model) {
@@ -190,6 +226,7 @@ inline void apply_widths(const ConfigFields& fields, ModelConfig& model) {
     const auto special_v = full ? std::nullopt : fields.size("swa_v_head_dim");
     layer.head_size_v = special_v ? special_v : width_v;
   }
+  note_assumed_kv_heads(fields, heads, model);
 }
 
 /// Query heads per layer where the file lists them, else nothing.
