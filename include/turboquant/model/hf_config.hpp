@@ -40,10 +40,11 @@ inline ConfigFields text_fields(const ConfigFields& root) {
 /// Multi-token-prediction layers that the file appends to the main stack. MiniMax-M2 counts modules
 /// of several layers, which a switch turns off.
 inline std::int64_t count_mtp_layers(const ConfigFields& fields) {
-  const std::string_view name = fields.first_present(
-      {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers", "mtp_num_layers"});
-  if (!name.empty()) {
-    return *fields.integer(name, 0, max_config_layers);
+  const auto stated = fields.agreed_integer(
+      {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers", "mtp_num_layers"}, 0,
+      max_config_layers);
+  if (stated) {
+    return *stated;
   }
   if (const auto modules = fields.integer("num_mtp_modules", 0, max_config_layers)) {
     const auto each = fields.integer("mtp_transformer_layers", 1, max_config_layers).value_or(1);
@@ -54,6 +55,20 @@ inline std::int64_t count_mtp_layers(const ConfigFields& fields) {
   }
   const auto pattern = layers_of_pattern(fields, "mtp_hybrid_override_pattern");
   return pattern ? static_cast<std::int64_t>(pattern->size()) : 0;
+}
+
+/// The number of layers that the file states. xLSTM has a field of its own, and LongCat-Flash's
+/// num_hidden_layers counts the attentions of num_layers.
+inline std::optional<std::int64_t> stated_layer_count(const ConfigFields& fields,
+                                                      std::string_view model_type) {
+  if (model_type == "xlstm" && fields.has("num_blocks")) {
+    return fields.integer("num_blocks", 1, max_config_layers);
+  }
+  const std::string_view name = layer_count_field(fields);
+  const bool apart = model_type.substr(0, 13) == "longcat_flash";
+  return name.empty() ? std::nullopt
+         : apart      ? fields.integer(name, 1, max_config_layers)
+                      : fields.agreed_integer(layer_count_fields(), 1, max_config_layers);
 }
 
 inline CacheDType parse_model_dtype(const ConfigFields& fields, const ConfigFields& root,
@@ -102,15 +117,9 @@ inline CacheDType parse_model_dtype(const ConfigFields& fields, const ConfigFiel
   const std::optional<std::string> nested_type = fields.string("model_type");
   model.model_type = nested_type ? *nested_type : root.string("model_type").value_or("");
   detail::require_one_cached_sequence(root, fields, model.model_type);
-  const std::string_view layers_name = model.model_type == "xlstm" && fields.has("num_blocks")
-                                           ? "num_blocks"
-                                           : detail::layer_count_field(fields);
   const std::int64_t num_mtp = detail::count_mtp_layers(fields);
   const detail::RuleInput input{fields, model.model_type,
-                                layers_name.empty()
-                                    ? std::nullopt
-                                    : fields.integer(layers_name, 1, detail::max_config_layers),
-                                num_mtp};
+                                detail::stated_layer_count(fields, model.model_type), num_mtp};
   detail::LayerList list = detail::identify_layers(input);
   model.layers = std::move(list.layers);
   model.layer_rule = std::move(list.rule);
@@ -124,7 +133,7 @@ inline CacheDType parse_model_dtype(const ConfigFields& fields, const ConfigFiel
   }
 
   const detail::ClassDefaults defaults = detail::class_defaults(model.model_type);
-  if (layers_name.empty() && model.num_layers() == defaults.num_layers) {
+  if (!input.stated_layers && model.num_layers() == defaults.num_layers) {
     model.notes.push_back(
         "the file states no number of layers: " + std::to_string(defaults.num_layers) +
         " as in the class of " + model.model_type);

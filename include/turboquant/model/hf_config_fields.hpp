@@ -81,6 +81,25 @@ class ConfigFields {
     const std::string_view name = first_present(names);
     return name.empty() ? std::nullopt : size(name);
   }
+  /// An integer in `low..high` under any of several spellings, which must not contradict each
+  /// other.
+  [[nodiscard]] std::optional<std::int64_t> agreed_integer(
+      std::initializer_list<std::string_view> names, std::int64_t low, std::int64_t high) const {
+    const std::string_view first = first_present(names);
+    const auto value = first.empty() ? std::optional<std::int64_t>() : integer(first, low, high);
+    for (const std::string_view name : names) {
+      const auto other = value ? integer(name, low, high) : value;
+      require(!other || *other == *value, ErrorCode::format, where_, ": ", path_, ".", name, " is ",
+              other.value_or(0), " beside ", first, " = ", value.value_or(0),
+              ", expected one number");
+    }
+    return value;
+  }
+  /// A size under any of several spellings, which must not contradict each other.
+  [[nodiscard]] std::optional<std::int64_t> agreed_size(
+      std::initializer_list<std::string_view> names) const {
+    return agreed_integer(names, 1, max_size);
+  }
   /// A size that the file must give.
   [[nodiscard]] std::int64_t required_size(std::initializer_list<std::string_view> names) const {
     const std::optional<std::int64_t> value = size(names);

@@ -2,16 +2,23 @@
 
 #include <turboquant/model/hf_config_fields.hpp>
 
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
 
 namespace turboquant::detail {
 
+/// The fields that state how many layers there are.
+inline std::initializer_list<std::string_view> layer_count_fields() {
+  static const std::initializer_list<std::string_view> names{
+      "num_hidden_layers", "num_transformer_layers", "n_layer", "n_layers", "num_layers"};
+  return names;
+}
+
 /// The field that states how many layers there are, if one does.
 inline std::string_view layer_count_field(const ConfigFields& fields) {
-  return fields.first_present(
-      {"num_hidden_layers", "num_transformer_layers", "n_layer", "n_layers", "num_layers"});
+  return fields.first_present(layer_count_fields());
 }
 
 /// The first field of another layer count than a decoder's, or of one that reads a second sequence.

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <turboquant/model/hf_config_defaults.hpp>
 #include <turboquant/model/hf_config_fields.hpp>
 #include <turboquant/model/recurrent_state.hpp>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -101,6 +103,7 @@ inline std::optional<RecurrentGeometry> rwkv4_geometry(const ConfigFields& field
   RecurrentGeometry geometry;
   geometry.kind = RecurrentKind::rwkv4;
   geometry.inner_size = *channels;
+  geometry.state_size = fields.size("attention_hidden_size").value_or(0);
   return geometry;
 }
 
@@ -117,39 +120,82 @@ inline std::optional<RecurrentGeometry> lightning_geometry(const ConfigFields& f
   return geometry;
 }
 
+/// What classes of mamba2 layers take for heads that their file leaves out.
+struct Mamba2Class {
+  std::string_view model_type;
+  std::int64_t num_heads;
+  std::int64_t head_dim;  ///< 0: channels / heads
+  std::int64_t num_groups;
+  bool fills_channels;  ///< whether heads must fill the channels that expand and hidden_size give
+};
+
+inline std::optional<Mamba2Class> mamba2_class(std::string_view model_type) {
+  static constexpr std::array known{Mamba2Class{"bamba", 128, 0, 1, true},
+                                    Mamba2Class{"falcon_h1", 128, 0, 1, true},
+                                    Mamba2Class{"granitemoehybrid", 128, 0, 1, true},
+                                    Mamba2Class{"mamba2", 128, 64, 8, true},
+                                    Mamba2Class{"nemotron_h", 128, 64, 8, false},
+                                    Mamba2Class{"plamo2", 0, 0, 0, false},
+                                    Mamba2Class{"zamba2", 8, 0, 1, true}};
+  for (const Mamba2Class& k : known) {
+    if (k.model_type == model_type) {
+      return k;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Channels of state-space layers as the file gives them apart from heads: stated, or expand times
+/// the model's width.
+inline std::optional<std::int64_t> mamba_channels(const ConfigFields& fields,
+                                                  std::string_view model_type, bool has_class) {
+  // Falcon-Mamba states the product of another expansion than its own; Mamba's class ignores it.
+  const auto stated =
+      fields.size(model_type == "falcon_mamba" ? "intermediate_size" : "mamba_d_ssm");
+  const auto expand = or_default(fields.size({"mamba_expand", "expand"}), has_class ? 2 : 0);
+  const auto hidden =
+      or_default(fields.size("hidden_size"),
+                 model_type == "mamba2" ? 4096 : class_defaults(model_type).hidden_size);
+  return stated || !expand || !hidden ? stated
+                                      : std::optional<std::int64_t>(checked_mul(*expand, *hidden));
+}
+
+/// Mamba of both versions: layers with heads are mamba2, but for Zamba's.
+/// @throws Error(format) for heads that do not fill the channels of a class whose heads must.
 inline std::optional<RecurrentGeometry> mamba_geometry(const ConfigFields& fields,
                                                        std::string_view model_type) {
   const auto state = fields.size({"mamba_d_state", "ssm_state_size", "state_size"});
   const auto kernel = fields.size({"mamba_d_conv", "conv_kernel"});
-  const auto expand = fields.size({"mamba_expand", "expand"});
-  const auto hidden = fields.size("hidden_size");
-  // Falcon-Mamba states the product of another expansion than its own; Mamba's class ignores it.
-  std::optional<std::int64_t> inner =
-      fields.size(model_type == "falcon_mamba" ? "intermediate_size" : "mamba_d_ssm");
   if (!state || !kernel) {
+    return std::nullopt;
+  }
+  const std::optional<Mamba2Class> known = mamba2_class(model_type);
+  const bool pure = model_type == "mamba2";
+  const auto stated_number =
+      pure ? fields.size("num_heads")
+           : fields.size({"mamba_n_heads", "mamba_num_heads", "n_mamba_heads"});
+  const auto stated_width = pure ? fields.size("head_dim")
+                                 : size_or_auto(fields, {"mamba_d_head", "mamba_head_dim",
+                                                         "mamba_headdim", "hidden_size_per_head"});
+  const auto heads = or_default(stated_number, known ? known->num_heads : 0);
+  const auto width = or_default(stated_width, known ? known->head_dim : 0);
+  std::optional<std::int64_t> inner = mamba_channels(fields, model_type, known.has_value());
+  if (heads && width) {
+    const std::int64_t filled = checked_mul(*heads, *width);
+    const bool must_fill = fields.has("mamba_d_ssm") || (known && known->fills_channels);
+    require(!must_fill || !inner || filled == *inner, ErrorCode::format,
+            "parse_model_config: ", fields.path(), " has ", *heads, " state-space heads",
+            origin(stated_number.has_value(), model_type), " of ", *width,
+            origin(stated_width.has_value(), model_type),
+            ", expected their product to be the number of channels, ", inner.value_or(0));
+    inner = filled;
+  }
+  if (!inner) {
     return std::nullopt;
   }
   RecurrentGeometry geometry;
   geometry.state_size = *state;
   geometry.conv_kernel = *kernel;
-  const bool pure = model_type == "mamba2";
-  std::optional<std::int64_t> heads =
-      fields.size({"mamba_n_heads", "mamba_num_heads", "n_mamba_heads"});
-  std::optional<std::int64_t> width = size_or_auto(
-      fields, {"mamba_d_head", "mamba_head_dim", "mamba_headdim", "hidden_size_per_head"});
-  if (pure) {
-    heads = fields.size("num_heads");
-    width = fields.size("head_dim");
-  }
-  if (!inner && heads && width) {
-    inner = checked_mul(*heads, *width);
-  }
-  if (!inner && expand && hidden) {
-    inner = checked_mul(*expand, *hidden);
-  }
-  if (!inner) {
-    return std::nullopt;
-  }
   geometry.inner_size = *inner;
   if (!heads || model_type == "zamba") {
     geometry.kind = RecurrentKind::mamba1;
@@ -158,12 +204,11 @@ inline std::optional<RecurrentGeometry> mamba_geometry(const ConfigFields& field
   geometry.kind = RecurrentKind::mamba2;
   geometry.num_heads = *heads;
   require(width || *inner % *heads == 0, ErrorCode::format, "parse_model_config: ", fields.path(),
-          " has ", *inner, " state-space channels and ", *heads,
-          " heads, expected a multiple of the heads");
+          " has ", *inner, " state-space channels and ", *heads, " heads",
+          origin(stated_number.has_value(), model_type), ", expected a multiple of the heads");
   geometry.value_head_dim = width.value_or(*inner / *heads);
-  const std::int64_t default_groups = model_type == "plamo2" ? 0 : 1;
-  geometry.num_groups =
-      fields.size({"mamba_n_groups", "n_groups", "mamba_ngroups"}).value_or(default_groups);
+  geometry.num_groups = fields.size({"mamba_n_groups", "n_groups", "mamba_ngroups"})
+                            .value_or(known ? known->num_groups : 1);
   geometry.chunk_size = fields.size({"mamba_chunk_size", "chunk_size"});
   return geometry;
 }

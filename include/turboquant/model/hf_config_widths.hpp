@@ -17,12 +17,16 @@
 namespace turboquant::detail {
 
 inline std::optional<std::int64_t> stated_hidden_size(const ConfigFields& fields) {
-  return fields.size({"hidden_size", "n_embd", "n_embed", "d_model", "model_dim", "hidden_dim"});
+  const std::optional<std::int64_t> stated =
+      fields.agreed_size({"hidden_size", "n_embd", "n_embed", "d_model", "model_dim"});
+  return stated ? stated : fields.size("hidden_dim");
 }
 
 /// Query heads where the file gives one number.
 inline std::optional<std::int64_t> stated_heads(const ConfigFields& fields) {
-  return fields.size({"num_attention_heads", "n_head", "n_heads", "num_heads"});
+  const std::optional<std::int64_t> stated =
+      fields.agreed_size({"num_attention_heads", "n_head", "n_heads"});
+  return stated ? stated : fields.size("num_heads");
 }
 
 /// Whether all query heads read one KV head, whatever number of KV heads stands beside it.
@@ -41,7 +45,7 @@ inline std::optional<std::int64_t> stated_kv_heads(const ConfigFields& fields,
   if (is_multi_query(fields, model_type)) {
     return 1;
   }
-  const std::optional<std::int64_t> stated = fields.size(
+  const std::optional<std::int64_t> stated = fields.agreed_size(
       {"num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "num_attention_groups"});
   if (stated) {
     return stated;
@@ -98,16 +102,26 @@ inline void note_assumed_kv_heads(const ConfigFields& fields, std::optional<std:
   }
 }
 
+/// The width of a head where the file gives one. Files of latent attention give several, each of
+/// another part.
+inline std::optional<std::int64_t> stated_head_size(const ConfigFields& fields,
+                                                    const ModelConfig& model) {
+  if (model.model_type == "zamba" || model.model_type == "zamba2") {
+    return fields.size("attention_head_dim");
+  }
+  const auto stated = model.mla
+                          ? fields.size({"head_dim", "attention_head_dim", "kv_channels"})
+                          : fields.agreed_size({"head_dim", "attention_head_dim", "kv_channels"});
+  return stated ? stated : fields.size("hidden_size_per_head");
+}
+
 /// An explicit width, else the class's, else hidden_size / num_attention_heads. Zamba's attention
 /// reads two rows side by side, so that its heads are twice as wide.
 inline std::optional<std::int64_t> uniform_head_size(const ConfigFields& fields,
                                                      const ModelConfig& model) {
   const bool zamba = model.model_type == "zamba" || model.model_type == "zamba2";
-  std::optional<std::int64_t> stated =
-      zamba
-          ? fields.size("attention_head_dim")
-          : fields.size({"head_dim", "attention_head_dim", "hidden_size_per_head", "kv_channels"});
-  stated = or_default(stated, class_defaults(model.model_type).head_dim);
+  const auto stated =
+      or_default(stated_head_size(fields, model), class_defaults(model.model_type).head_dim);
   if (stated || !model.hidden_size || !model.num_attention_heads) {
     return stated;
   }

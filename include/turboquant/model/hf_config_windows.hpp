@@ -158,8 +158,8 @@ inline std::optional<std::int64_t> stated_window(const ConfigFields& fields,
       return *earlier + 1;
     }
   }
-  return fields.size(
-      {"sliding_window", "sliding_window_size", "attention_window_size", "window_size"});
+  const auto stated = fields.agreed_size({"sliding_window", "sliding_window_size"});
+  return stated ? stated : fields.size({"attention_window_size", "window_size"});
 }
 
 /// Tokens of every windowed layer that has none yet: the file's, else the class's, but none where

@@ -20,7 +20,7 @@ enum class RecurrentKind {
   lightning,          ///< MiniMax linear attention: (heads, d, d), no convolution
   short_convolution,  ///< LFM2: convolution only
   rg_lru,             ///< RecurrentGemma: convolution + (inner)
-  rwkv4,              ///< RWKV 4: the last token's row twice, three running sums of (inner)
+  rwkv4,  ///< RWKV 4: the last token's row twice, three running sums of (state), or (inner)
 };
 
 /// Sizes from which the state of one recurrent layer follows. Unused ones stay 0.
@@ -32,7 +32,7 @@ struct RecurrentGeometry {
   std::int64_t value_head_dim = 0;  ///< gated delta net; head width of mamba2
   std::int64_t inner_size = 0;   ///< channels of mamba1, mamba2, short_convolution, rg_lru, rwkv4
   std::int64_t num_groups = 0;   ///< mamba2; 0 = no B and C in the convolution
-  std::int64_t state_size = 0;   ///< mamba1, mamba2
+  std::int64_t state_size = 0;   ///< mamba1, mamba2; width of rwkv4's sums, 0 = inner_size
   std::int64_t conv_kernel = 0;  ///< taps of the convolution
   CacheDType conv_dtype = CacheDType::bfloat16;
   CacheDType state_dtype = CacheDType::bfloat16;
@@ -168,7 +168,7 @@ inline std::int64_t per_rank(std::string_view field, std::int64_t total, std::in
       // Rows are read whole by every rank.
       const std::int64_t inner = share("inner_size", geometry.inner_size);
       spec.arrays.push_back({{2, geometry.inner_size}, geometry.conv_dtype});
-      add_state({3, inner});
+      add_state({3, geometry.state_size == 0 ? inner : share("state_size", geometry.state_size)});
       break;
     }
   }
