@@ -116,6 +116,31 @@ TEST_CASE("a rank of null beside other widths of latents is a contradiction") {
   }
 }
 
+TEST_CASE("Mistral Large 4: every layer keeps latents, and some read an earlier layer's") {
+  const std::string mistral = R"("model_type":"mistral_large4_text")";
+  for (const std::string& layers :
+       {std::string(), std::string(R"(,"no_rope_layers":[1,1,1,0])"),
+        std::string(R"(,"no_rope_layer_interval":2)"),
+        std::string(R"(,"layer_types":["indexed_attention","indexed_attention",)"
+                    R"("indexed_attention","indexed_attention"])")}) {
+    CAPTURE(layers);
+    const ModelConfig model = model_of(4, mistral + layers + R"(,"kv_source_layers":[0,0,2,0])");
+    for (std::int64_t i = 0; i < 4; ++i) {
+      CHECK(model.layers[static_cast<std::size_t>(i)].is_mla);
+      CHECK(model.cache_owner(i) == (i == 2 ? 2 : 0));
+    }
+    CHECK(mentions(model.notes.front() + model.notes.back(), "without rotary positions"));
+    CHECK(model_of(4, mistral + layers + R"(,"kv_source_layers":[0,1,2,3])").cache_owner(3) == 3);
+  }
+  const auto sources = [&](const std::string& list, std::string_view part) {
+    refuse(4, mistral + R"(,"kv_source_layers":)" + list, ErrorCode::format, part);
+  };
+  sources("[0,0,2]", "has 3 entries, expected 4");
+  sources("[0,2,2,3]", "kv_source_layers[1] is 2, expected 1 or an earlier layer");
+  sources("[0,0,1,3]", "kv_source_layers[2] is 1, expected 2 or an earlier layer");
+  sources("[0,1,2,4]", "kv_source_layers[3] is 4");
+}
+
 TEST_CASE("latents have no heads whose width must divide the model's") {
   const ModelConfig model =
       model_of(2, R"("model_type":"glm4_moe_lite","hidden_size":2048,"num_attention_heads":20)");

@@ -100,9 +100,10 @@ inline CacheDType parse_model_dtype(const ConfigFields& fields, const ConfigFiel
 /// field, but not for `num_key_value_heads` (as many as query heads), `sliding_window`,
 /// `attention_chunk_size` and `attn_logit_softcapping` (none) where the class has a number. Bare
 /// NaN and Infinity are accepted where no number is needed. Integers must be JSON integers: 4.0 and
-/// "4" are errors. Duplicate keys are errors. A byte order mark is accepted. Text beyond 8 MiB, 64
-/// levels or a million values, and more than 10,000 layers, are refused. `ModelConfig::layer_rule`
-/// names the convention that produced the layers. Deterministic.
+/// "4" are errors. Duplicate keys are errors, and so are two spellings of one number that differ,
+/// and a `kv_lora_rank` of null beside other widths of latents. A byte order mark is accepted. Text
+/// beyond 8 MiB, 64 levels or a million values, and more than 10,000 layers, are refused.
+/// `ModelConfig::layer_rule` names the convention that produced the layers. Deterministic.
 /// @throws Error(format) for malformed text (with its position) or a field outside its domain (by
 ///         name); Error(unsupported) for an unknown layer type, for a model with fields of
 ///         recurrent or unequal layers whose attention layers nothing names (listing what was
@@ -154,6 +155,7 @@ inline CacheDType parse_model_dtype(const ConfigFields& fields, const ConfigFiel
                                                "n_positions", "max_seq_len", "seq_length"});
   model.dtype = detail::parse_model_dtype(fields, root, model.notes);
   model.mla = detail::parse_mla(fields, model.model_type);
+  detail::note_latents(model, model.notes);
   detail::apply_layer_overrides(fields, model);
   detail::apply_windows(fields, model);
   detail::apply_kv_sharing(fields, model.model_type, model.layers);

@@ -143,10 +143,34 @@ inline void share_earlier_cache(const ConfigFields& fields, std::string_view sta
   layer.kv_source = source;
 }
 
-/// Layers that read an earlier layer's cache: the last num_kv_shared_layers (Gemma 3n) or
-/// num_kv_reuse_layers (AFM), or all but the first of each cla_share_factor (Hunyuan-Large).
+/// Mistral Large 4: the layer whose cache each layer reads, itself or an earlier one that reads its
+/// own.
+inline void apply_kv_source_list(const ConfigFields& fields, std::vector<LayerConfig>& layers) {
+  constexpr std::string_view name = "kv_source_layers";
+  const auto num_layers = static_cast<std::int64_t>(layers.size());
+  const auto sources = fields.integers(name, 0, num_layers - 1);
+  if (!sources) {
+    return;
+  }
+  require(static_cast<std::int64_t>(sources->size()) == num_layers, ErrorCode::format,
+          "parse_model_config: ", fields.path(), ".", name, " has ", sources->size(),
+          " entries, expected ", num_layers);
+  for (std::int64_t i = 0; i < num_layers; ++i) {
+    const std::int64_t source = (*sources)[static_cast<std::size_t>(i)];
+    require(source <= i && (*sources)[static_cast<std::size_t>(source)] == source,
+            ErrorCode::format, "parse_model_config: ", fields.path(), ".", name, "[", i, "] is ",
+            source, ", expected ", i, " or an earlier layer that reads its own cache");
+    if (source != i) {
+      layers[static_cast<std::size_t>(i)].kv_source = source;
+    }
+  }
+}
+
+/// Layers that read an earlier layer's cache: as listed, the last num_kv_shared_layers (Gemma 3n)
+/// or num_kv_reuse_layers (AFM), or all but the first of each cla_share_factor (Hunyuan-Large).
 inline void apply_kv_sharing(const ConfigFields& fields, std::string_view model_type,
                              std::vector<LayerConfig>& layers) {
+  apply_kv_source_list(fields, layers);
   const auto num_layers = static_cast<std::int64_t>(layers.size());
   const bool reuse = fields.has("num_kv_reuse_layers");
   const std::string_view field = reuse ? "num_kv_reuse_layers" : "num_kv_shared_layers";

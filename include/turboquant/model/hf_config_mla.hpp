@@ -8,7 +8,9 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace turboquant::detail {
 
@@ -101,6 +103,14 @@ inline std::optional<MlaGeometry> parse_mla(const ConfigFields& fields,
       *rank, *rope,
       or_default(fields.size("qk_nope_head_dim"), has_widths ? known->qk_nope_head_dim : 0),
       or_default(fields.size("v_head_dim"), has_widths ? known->v_head_dim : 0)};
+}
+
+/// What latents keep that one width for all layers cannot say.
+inline void note_latents(const ModelConfig& model, std::vector<std::string>& notes) {
+  if (model.mla && model.model_type == "mistral_large4_text") {
+    notes.push_back(
+        "layers without rotary positions keep qk_rope_head_dim numbers a token less than counted");
+  }
 }
 
 /// What stretched rotary positions multiply queries and keys of latent attention by: YaRN's

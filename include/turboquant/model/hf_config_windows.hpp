@@ -13,11 +13,13 @@ namespace turboquant::detail {
 
 /// Llama 4: layers with rotary embedding attend within a chunk, those without over everything.
 /// SmolLM3 uses the same fields for the embedding, and windows for the layers without, if at all.
+/// Mistral Large 4's layers without keep latents without a part for positions.
 inline std::optional<LayerList> rule_no_rope(const RuleInput& in) {
   const bool llama4 = in.is_type({"llama4", "llama4_text"});
   const bool smollm3 = in.is_type({"smollm3"});
-  if (!llama4 && !smollm3 &&
-      in.fields.first_present({"no_rope_layers", "no_rope_layer_interval"}).empty()) {
+  const bool stated =
+      !in.fields.first_present({"no_rope_layers", "no_rope_layer_interval"}).empty();
+  if (in.is_type({"mistral_large4_text"}) || !(llama4 || smollm3 || stated)) {
     return std::nullopt;
   }
   const bool windowed = smollm3 && in.fields.has("sliding_window") &&
@@ -28,9 +30,9 @@ inline std::optional<LayerList> rule_no_rope(const RuleInput& in) {
   const LayerConfig without =
       windowed ? LayerConfig{.attention = AttentionKind::sliding} : full_layer();
   // An empty list is how the class spells "derive it".
-  const nlohmann::json* stated = in.fields.find("no_rope_layers");
+  const nlohmann::json* listed = in.fields.find("no_rope_layers");
   std::optional<LayerList> list;
-  if (stated == nullptr || !stated->empty()) {
+  if (listed == nullptr || !listed->empty()) {
     list = rule_numbers(in, "no_rope_layers", without, with_rope);
   }
   if (!list) {
