@@ -11,7 +11,6 @@
 #include <vector>
 
 using namespace turboquant;
-using turboquant::test::Indices;
 using turboquant::test::model_of;
 using turboquant::test::refuse;
 
