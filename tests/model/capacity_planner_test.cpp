@@ -314,6 +314,29 @@ TEST_CASE("a window that holds the whole context is planned as full attention") 
   CHECK(mistral.layers[0].attention == AttentionKind::sliding);
 }
 
+TEST_CASE("chunked attention is planned like a window of a chunk, and the plan says so") {
+  ModelConfig model = dense_model(8, 8, 128);
+  for (const std::size_t layer : {1U, 2U, 5U}) {
+    model.layers[layer].attention = AttentionKind::sliding;
+    model.layers[layer].window = 512;
+  }
+  const CachePlan sliding = plan_cache(model, options_for("turboquant_k3v4_nc", 4096));
+  CHECK(sliding.notes.empty());
+  for (const std::size_t layer : {1U, 2U, 5U}) {
+    model.layers[layer].attention = AttentionKind::chunked;
+  }
+  const CachePlan chunked = plan_cache(model, options_for("turboquant_k3v4_nc", 4096));
+  REQUIRE(chunked.notes.size() == 1);
+  CHECK(mentions(chunked.notes[0], "3 layers have chunked attention"));
+  CHECK(chunked.kv_bytes == sliding.kv_bytes);
+  CHECK(chunked.pools[0].capacity_tokens == sliding.pools[0].capacity_tokens);
+  CHECK(std::get<SlidingWindowSpec>(chunked.caches[2].attention).chunked);
+  CHECK_FALSE(std::get<SlidingWindowSpec>(sliding.caches[2].attention).chunked);
+  // No chunk ends within the context.
+  CHECK_FALSE(
+      mentions(plan_cache(model, options_for("turboquant_k3v4_nc", 512)).notes.at(0), "chunked"));
+}
+
 TEST_CASE("a layer's own codec goes before boundary protection, not before a user's skip list") {
   const ModelConfig model = dense_model(32, 8, 128);
   PlanOptions options = options_for("turboquant_k3v4_nc");

@@ -128,6 +128,36 @@ TEST_CASE("a value policy's codec is a manager's") {
   }
 }
 
+TEST_CASE("a bit plan keeps pages and tiles, whatever they are") {
+  const KVShape shape{.kv_heads = 1, .key_dim = 64, .value_dim = 64};
+  const BitPlan plan = turboquant::uniform_plan(1, {});
+  for (const std::int64_t block_size : {16, 32, 48, 64, 96, 256}) {
+    auto layers = plain_layers(1, shape);
+    layers[0].capture.block_size = block_size;
+    // Of a layer without tiles of its own: the largest that pages hold.
+    auto first = turboquant::with_bit_plan(layers, plan);
+    CHECK(first[0].codec->format.tile_tokens == turboquant::largest_tile(block_size));
+    for (const int tile_tokens : {16, 32, 64}) {
+      if (block_size % tile_tokens == 0) {
+        first[0].codec->format.tile_tokens = tile_tokens;
+        const auto second = turboquant::with_bit_plan(first, plan, 5);
+        CHECK(second[0].codec->format == first[0].codec->format);
+        CHECK(second[0].codec->seed == 5);
+        CHECK(error_of([&] { const Manager<float> manager({.layers = second}); }) == "no error");
+      }
+    }
+  }
+  auto layers = plain_layers(1, shape);
+  layers[0].capture.block_size = 24;
+  CHECK(contains(error_of([&] { static_cast<void>(turboquant::with_bit_plan(layers, plan)); }),
+                 "with_bit_plan: layers[0]: largest_tile: block_size is 24"));
+  layers[0].capture.block_size = 32;
+  const BitPlan means =
+      turboquant::uniform_plan(1, {.key_centring = turboquant::KeyCentring::tile_mean});
+  CHECK(contains(error_of([&] { static_cast<void>(turboquant::with_bit_plan(layers, means)); }),
+                 "with_bit_plan: layers[0]: TileFormat: tile_tokens is 32, expected 64"));
+}
+
 TEST_CASE("a plan that does not fit the layers is refused, with the layer") {
   const KVShape shape{.kv_heads = 2, .key_dim = 64, .value_dim = 64};
   auto layers = plain_layers(3, shape);

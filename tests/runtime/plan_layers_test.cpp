@@ -94,6 +94,47 @@ TEST_CASE("a manager of planned layers attends in all of them") {
   }
 }
 
+TEST_CASE("planned layers take any bit plan and keep their pages and tiles") {
+  for (const std::int64_t block_size : {16, 32, 48, 64, 128}) {
+    PlanOptions options = plan_options("tq_k3v4");
+    options.block_size = block_size;
+    CaptureOptions defaults;
+    defaults.window_capacity = 32;
+    const auto planned = planned_layers(plan_cache(mixed_model(), options).caches, defaults);
+    BitPlan plan = uniform_plan(8, {.key_bits = 3, .value_bits = 3});
+    plan.layers[3].reset();
+    plan.layers[4].reset();
+    plan.layers[5].reset();
+    const auto layers = with_bit_plan(planned, plan);
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      CHECK(layers[i].capture.block_size == planned[i].capture.block_size);
+      if (planned[i].codec) {
+        CHECK(layers[i].codec->format.tile_tokens == planned[i].codec->format.tile_tokens);
+        CHECK(layers[i].codec->format.value_bits == 3);
+      }
+    }
+    Manager<float> manager({.layers = layers});
+    const auto id = manager.open();
+    const Tokens<float> tokens(3, 0, 333, {2, 64, 64});
+    for (const std::int64_t i : {0, 1, 4, 7}) {
+      append(manager, i, id, tokens, 0, 333);
+      CHECK(attention_error(manager, i, id, 1, 4, layers[std::size_t(i)]) < 5e-4);
+    }
+  }
+}
+
+TEST_CASE("chunked attention is planned and refused as a layer of a manager") {
+  ModelConfig model = mixed_model();
+  model.layers[4].attention = AttentionKind::chunked;
+  const CachePlan plan = plan_cache(model, plan_options("tq_k3v4"));
+  CHECK(contains(error_of([&] { static_cast<void>(planned_layers(plan.caches)); }),
+                 "planned_layers: caches[4]: it has chunked attention over chunks of 50 tokens, "
+                 "expected a sliding window or full attention"));
+  // A chunk that holds the context is full attention.
+  model.layers[4].window = 4096;
+  CHECK(planned_layers(plan_cache(model, plan_options("tq_k3v4")).caches)[4].codec.has_value());
+}
+
 TEST_CASE("what a manager cannot hold is refused with its layer") {
   ModelConfig latent;
   latent.layers.assign(1, full_layer(1, 64));

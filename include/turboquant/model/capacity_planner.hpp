@@ -277,6 +277,14 @@ inline std::int64_t own_state_block(const std::vector<LayerClass>& classes,
                          std::to_string(options.context_tokens) +
                          " tokens, the context: full attention");
   }
+  const auto chunked = std::count_if(
+      planned.layers.begin(), planned.layers.end(),
+      [](const LayerConfig& layer) { return layer.attention == AttentionKind::chunked; });
+  if (chunked > 0) {
+    plan.notes.push_back(std::to_string(chunked) +
+                         " layers have chunked attention: planned as a window of a chunk; the "
+                         "library computes attention over sliding windows only");
+  }
   plan.skip = merge_skip_layers(options.skip_layers);
   LayerCacheOptions cache_options;
   cache_options.codec = options.codec;

@@ -163,6 +163,7 @@ inline AttentionCache attention_cache(const ModelConfig& model, std::int64_t ind
     spec.head_size_v = width_v;
     spec.dtype = dtype;
     spec.sliding_window = *layer.window;
+    spec.chunked = layer.attention == AttentionKind::chunked;
     return spec;
   }
   const std::optional<CacheCodec> codec = codec_of_layer(options, index);

@@ -207,8 +207,8 @@ struct TQFullAttentionSpec {
   }
 };
 
-/// Uncompressed attention over the newest `sliding_window` tokens (also chunked attention, whose
-/// chunk bounds what it keeps in the same way).
+/// Uncompressed attention over the newest `sliding_window` tokens, or over those of the current
+/// chunk of so many tokens, which bounds what is kept in the same way.
 struct SlidingWindowSpec {
   static constexpr std::string_view spec_name = "SlidingWindowSpec";
 
@@ -219,6 +219,7 @@ struct SlidingWindowSpec {
   CacheDType dtype = CacheDType::bfloat16;
   std::int64_t sliding_window = 0;  ///< tokens
   std::optional<std::int64_t> page_size_padded{};
+  bool chunked = false;  ///< a query sees the tokens of its own chunk, not the newest ones
 
   [[nodiscard]] FullAttentionSpec as_full() const {
     return {block_size, num_kv_heads, head_size, head_size_v, dtype, page_size_padded};
@@ -256,6 +257,7 @@ struct SlidingWindowSpec {
   [[nodiscard]] std::vector<detail::SpecField> fields() const {
     std::vector<detail::SpecField> all = as_full().fields();
     all.push_back({"sliding_window", std::to_string(sliding_window)});
+    all.push_back({"chunked", chunked ? "true" : "false"});
     return all;
   }
   [[nodiscard]] static SlidingWindowSpec merge(std::span<const SlidingWindowSpec> specs) {

@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace turboquant {
@@ -33,13 +35,14 @@ namespace turboquant {
 }
 
 /// `layers` with the codecs of a plan, for `CacheManagerOptions::layers`: a layer without a codec
-/// in the plan stays exact. Shapes, windows, sinks and pages are those of `layers`.
+/// in the plan stays exact. Shapes, windows, sinks and pages are those of `layers`, the tiles of a
+/// layer that has a codec, too; a layer that had none gets the largest tiles that divide its pages.
 /// @param layers (num_layers)
 /// @param plan   (num_layers)
 /// @param seed   of the rotations, the same in every layer
 /// @throws Error(shape_mismatch) for another number of layers, Error(invalid_argument) for a codec
-/// where a layer has no cache of its own, Error(unsupported) for sizes that tiles do not have; each
-/// names the layer
+/// where a layer has no cache of its own, Error(unsupported) for sizes that tiles do not have, key
+/// means in tiles of fewer than 64 tokens and pages that no tile divides; each names the layer
 [[nodiscard]] inline std::vector<LayerOptions> with_bit_plan(std::vector<LayerOptions> layers,
                                                              const BitPlan& plan,
                                                              std::uint64_t seed = 0) {
@@ -50,12 +53,19 @@ namespace turboquant {
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const ErrorContext context(caller, ": layers[", i, "]: ");
     LayerOptions& layer = layers[i];
-    layer.codec.reset();
+    const std::optional<TileCodecOptions> before = std::exchange(layer.codec, std::nullopt);
     if (plan.layers[i]) {
       require(layer.has_cache && !layer.source, ErrorCode::invalid_argument,
               "it has a codec in the plan, expected none for a layer without a cache of its own");
       const KVShape& shape = layer.capture.shape;
+      const std::int64_t pages = layer.capture.block_size;
       layer.codec = tile_codec_options(*plan.layers[i], shape.key_dim, shape.value_dim, seed);
+      if (before) {
+        layer.codec->format.tile_tokens = before->format.tile_tokens;
+      } else if (pages > 0) {  // a flat history has none
+        layer.codec->format.tile_tokens = largest_tile(pages);
+      }
+      require_supported(layer.codec->format);
     }
   }
   return layers;

@@ -57,6 +57,8 @@ struct PlannedLayer {
         0);
   }
   [[nodiscard]] LayerOptions operator()(const SlidingWindowSpec& spec) const {
+    require(!spec.chunked, ErrorCode::unsupported, "it has chunked attention over chunks of ",
+            spec.sliding_window, " tokens, expected a sliding window or full attention");
     return exact(
         planned_shape(spec.num_kv_heads, spec.head_size, spec.head_size_v.value_or(spec.head_size)),
         spec.sliding_window);
@@ -81,13 +83,13 @@ struct PlannedLayer {
 /// codecs, pages, windows and shared caches as planned.
 ///
 /// Compressed layers have pages of the planned `block_size` in the largest tiles that divide it.
-/// Chunked attention is planned as a window, which a manager takes as a sliding one. Recurrent
-/// states are not a manager's.
+/// Recurrent states are not a manager's.
 /// @param caches   (num_layers), of `plan_cache` or `assign_layer_caches`
 /// @param defaults exact window, sinks and rollback of every layer; the rest is the plan's
 /// @param seed     of the rotations, the same in every layer
-/// @throws Error(unsupported) naming the layer, for latent attention, for sizes and codecs that
-/// tiles do not have and for block sizes that are no multiple of 16. O(layers).
+/// @throws Error(unsupported) naming the layer, for latent attention, for chunked attention, which
+/// a manager's sliding windows are not, for sizes and codecs that tiles do not have and for block
+/// sizes that are no multiple of 16. O(layers).
 [[nodiscard]] inline std::vector<LayerOptions> planned_layers(std::span<const LayerCache> caches,
                                                               const CaptureOptions& defaults = {},
                                                               std::uint64_t seed = 0) {
