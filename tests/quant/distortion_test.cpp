@@ -6,9 +6,11 @@
 #include "quant/support.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -191,6 +193,57 @@ TEST_CASE("scale search: gains on Gaussian vectors, and never loses on one") {
             squared_distance(part.subspan(i, 128), {from_one.data() + i, 128}) * 1.00001);
     }
     CHECK(decode(plain, searching.encode(part), part.size()) == from_several);
+  }
+}
+
+TEST_CASE("scale search: more candidates never err by more, whatever rule, width and dimension") {
+  constexpr std::array kinds{CodebookKind::exact, CodebookKind::integer_grid};
+  for (const int dim : {3, 16, 100, 128}) {
+    const auto d = static_cast<std::size_t>(dim);
+    auto x = gaussian(d * 40, 87);
+    x[0] = 30;                                  // an outlier
+    std::fill_n(x.begin() + dim, d, 0.25F);     // structured
+    std::fill_n(x.begin() + 2 * dim, d, 0.0F);  // zero
+    const auto tiny = times_power_of_two({x.data(), d}, -130);
+    std::copy(tiny.begin(), tiny.end(), x.begin() + 3 * dim);
+    const HadamardRotation rotation(dim, 7);
+    for (const ScaleRule rule :
+         {ScaleRule::plain, ScaleRule::unit, ScaleRule::least_squares, ScaleRule::unbiased}) {
+      for (const CodebookKind codebook : kinds) {
+        for (int bits = 1; bits <= (codebook == CodebookKind::exact ? 8 : 4); ++bits) {
+          std::vector<double> least(40, std::numeric_limits<double>::infinity());
+          double first = 0;
+          double last = 0;
+          for (int candidates = 1; candidates <= 9; ++candidates) {
+            const MseQuantizer quantizer(rotation, bits,
+                                         {.scale_rule = rule,
+                                          .codebook = codebook,
+                                          .metadata = MetadataType::float32,
+                                          .scale_candidates = candidates});
+            const auto decoded = decode(quantizer, quantizer.encode(x), x.size());
+            double total = 0;
+            bool shrinks = true;
+            for (std::size_t i = 0; i < 40; ++i) {
+              const std::span<const float> v(x.data() + i * d, d);
+              const double error = squared_distance(v, {decoded.data() + i * d, d});
+              // Beside the search's own rounding, a rotation in float and its inverse.
+              shrinks = shrinks && error <= least[i] * 1.0001 + 1e-12 * dot(v, v);
+              least[i] = (std::min)(least[i], error);
+              total += error / (std::max)(dot(v, v), 1e-300);
+            }
+            CAPTURE(dim);
+            CAPTURE(static_cast<int>(rule));
+            CAPTURE(bits);
+            CAPTURE(candidates);
+            CHECK(shrinks);
+            first = candidates == 1 ? total : first;
+            last = total;
+          }
+          // One bit has no magnitudes that a stretch could move.
+          CHECK((bits == 1 || last < first));
+        }
+      }
+    }
   }
 }
 
