@@ -10,6 +10,7 @@
 #include <limits>
 #include <span>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 using namespace turboquant;  // NOLINT(google-build-using-namespace)
@@ -105,6 +106,19 @@ TEST_CASE("scaling multiplies centroids, converts the type and keeps codes") {
   for (double x = -5; x < 5; x += 0.11) {
     CHECK(scaled.encode(static_cast<float>(4 * x)) == codebook.encode(x));
   }
+}
+
+TEST_CASE("a codebook that has been moved from is as it was") {
+  auto one = from<float>({1, 2, 4, 8});
+  const std::vector<float> centroids(one.centroids().begin(), one.centroids().end());
+  auto other = std::move(one);
+  CHECK(std::vector<float>(one.centroids().begin(), one.centroids().end()) == centroids);
+  CHECK(one.levels() == 8);
+  CHECK(one.encode(3) == other.encode(3));
+  other = from<float>({5});
+  other = std::move(one);
+  CHECK(std::vector<float>(other.centroids().begin(), other.centroids().end()) == centroids);
+  CHECK(one.scaled(2).centroids()[7] == 16);
 }
 
 TEST_CASE("sizes that are no power of two up to 128 are refused") {

@@ -13,6 +13,7 @@
 #include <initializer_list>
 #include <limits>
 #include <thread>
+#include <utility>
 #include <vector>
 
 using namespace turboquant;  // NOLINT(google-build-using-namespace)
@@ -193,6 +194,20 @@ TEST_CASE("the matrix depends on dim and seed alone, in any thread") {
   for (const Matrix& matrix : made) {
     CHECK(matrix == expected);
   }
+}
+
+TEST_CASE("a rotation that has been moved from is as it was") {
+  HaarRotation one(20, 4);
+  const HaarRotation::Matrix expected = one.matrix();
+  HaarRotation other(std::move(one));
+  CHECK(one.matrix() == expected);
+  CHECK(other.matrix() == expected);
+  other = HaarRotation(8, 5);
+  other = std::move(one);
+  CHECK(one.matrix() == expected);
+  CHECK(other.matrix() == expected);
+  CHECK(one.dim() == 20);
+  CHECK(one.seed() == 4);
 }
 
 TEST_CASE("dimensions outside 3 to 4096 are refused") {

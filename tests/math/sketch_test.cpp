@@ -14,6 +14,8 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 using namespace turboquant;  // NOLINT(google-build-using-namespace)
@@ -211,6 +213,38 @@ TEST_CASE("an orthogonal sketch applies its rotation") {
   rotation.apply_inverse(x, expected);
   sketch.apply_transpose(x, out);
   CHECK(out == expected);
+}
+
+TEST_CASE_TEMPLATE("a sketch that has been moved from is as it was", Sketch, GaussianSketch,
+                   OrthogonalSketch<HadamardRotation>, OrthogonalSketch<HaarRotation>) {
+  const auto make = [](std::uint64_t seed) {
+    if constexpr (std::is_same_v<Sketch, GaussianSketch>) {
+      return Sketch(24, seed);
+    } else if constexpr (std::is_same_v<Sketch, OrthogonalSketch<HaarRotation>>) {
+      return Sketch(HaarRotation(24, seed));
+    } else {
+      return Sketch(HadamardRotation(24, seed));
+    }
+  };
+  const auto x = unit_vector(24, 5);
+  const auto applied = [&](const Sketch& sketch) {
+    std::vector<float> out(2 * x.size());
+    sketch.apply(x, {out.data(), x.size()});
+    sketch.apply_transpose(x, {out.data() + x.size(), x.size()});
+    return out;
+  };
+  Sketch one = make(1);
+  const auto expected = applied(one);
+  Sketch other(std::move(one));
+  CHECK(applied(one) == expected);
+  CHECK(applied(other) == expected);
+  other = make(2);
+  other = std::move(one);
+  CHECK(applied(one) == expected);
+  CHECK(applied(other) == expected);
+  CHECK(one.dim() == 24);
+  CHECK(one.seed() == 1);
+  CHECK(one.factor() == other.factor());
 }
 
 TEST_CASE("dimensions and sizes outside the domain are refused, the output untouched") {

@@ -14,6 +14,8 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 using namespace turboquant;
@@ -402,6 +404,30 @@ TEST_CASE(
     }
     CHECK(along / dot(from_levels, from_levels) == doctest::Approx(1).epsilon(0.2));
   }
+}
+
+TEST_CASE("a quantizer that has been moved from is as it was, whichever its sketch") {
+  const auto x = gaussian(std::size_t{24} * 30, 19);
+  const auto check = [&](const auto& make_sketch) {
+    using Sketch = std::decay_t<decltype(make_sketch(1))>;
+    using Quantizer = InnerProductQuantizer<HadamardRotation, Sketch>;
+    Quantizer one(HadamardRotation(24, 1), 4, make_sketch(3));
+    const auto encoded = one.encode(x);
+    const auto decoded = decode(one, encoded, x.size());
+    Quantizer other(std::move(one));
+    for (int round = 0; round < 2; ++round) {
+      for (const auto* quantizer : {&one, &other}) {
+        CHECK(quantizer->bits() == 4);
+        CHECK(quantizer->encode(x) == encoded);
+        CHECK(decode(*quantizer, encoded, x.size()) == decoded);
+      }
+      other = Quantizer(HadamardRotation(24, 2), 3, make_sketch(4));
+      other = std::move(one);
+    }
+  };
+  check([](std::uint64_t seed) { return GaussianSketch(24, seed); });
+  check([](std::uint64_t seed) { return OrthogonalSketch(HadamardRotation(24, seed)); });
+  check([](std::uint64_t seed) { return OrthogonalSketch(HaarRotation(24, seed)); });
 }
 
 TEST_CASE("wrong arguments are refused by name") {

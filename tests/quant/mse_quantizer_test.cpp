@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 using namespace turboquant;
@@ -419,6 +420,42 @@ TEST_CASE("threads that share a quantizer write the same bytes") {
     thread.join();
   }
   CHECK(std::all_of(equal.begin(), equal.end(), [](bool b) { return b; }));
+}
+
+TEST_CASE_TEMPLATE("a quantizer that has been moved from is as it was", Rotation, HadamardRotation,
+                   HaarRotation) {
+  const auto x = gaussian(std::size_t{24} * 30, 17);
+  for (const CodebookKind codebook : {CodebookKind::exact, CodebookKind::integer_grid}) {
+    MseQuantizer one(Rotation(24, 1), 3, {.codebook = codebook});
+    const auto encoded = one.encode(x);
+    const auto decoded = decode(one, encoded, x.size());
+    MseQuantizer other(std::move(one));
+    for (int round = 0; round < 2; ++round) {
+      for (const auto* quantizer : {&one, &other}) {
+        CHECK(quantizer->dim() == 24);
+        CHECK(quantizer->bits() == 3);
+        CHECK(quantizer->encode(x) == encoded);
+        CHECK(decode(*quantizer, encoded, x.size()) == decoded);
+      }
+      other = MseQuantizer(Rotation(16, 2), 4);
+      other = std::move(one);
+    }
+  }
+}
+
+TEST_CASE("a batch that has been moved from is refused, and so is half of one") {
+  const MseQuantizer quantizer(HadamardRotation(24, 1), 3);
+  const auto x = gaussian(std::size_t{24} * 30, 18);
+  std::vector<float> out(x.size());
+  auto encoded = quantizer.encode(x);
+  const auto other = std::move(encoded);
+  quantizer.decode(other, out);
+  CHECK(throws(ErrorCode::shape_mismatch, "encoded holds 0 bytes of codes",
+               [&] { quantizer.decode(encoded, out); }));
+  auto half = other;
+  const auto codes = std::move(half.codes);
+  CHECK(throws(ErrorCode::shape_mismatch, "encoded holds 0 bytes of codes",
+               [&] { quantizer.decode(half, out); }));
 }
 
 TEST_CASE("constructor arguments outside their range are refused by name") {

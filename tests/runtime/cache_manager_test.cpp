@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 using namespace runtime_test;
@@ -597,6 +598,22 @@ TEST_CASE("errors name the function of the manager that was called") {
                  "out_of_range: CacheManager::truncate: length is 200, but tokens before"));
   CHECK(contains(error_of([&] { static_cast<void>(manager.fork(HostExec(), id, 200)); }),
                  "out_of_range: CacheManager::fork: length is 200, but tokens before"));
+}
+
+TEST_CASE("a decode plan that has been moved from is as it was") {
+  const turboquant::TileCodec<Host> codec(*layer(plain_shape).codec);
+  auto one = turboquant::plan_decode(
+      HostExec(), codec,
+      {.query_heads = 4, .kv_heads = plain_shape.kv_heads, .max_history_tokens = 4000});
+  const std::string expected = one.describe();
+  auto other = std::move(one);
+  CHECK(one.describe() == expected);
+  CHECK(other.describe() == expected);
+  other = turboquant::plan_decode(HostExec(), codec, {.kv_heads = 1, .max_history_tokens = 64});
+  other = std::move(one);
+  CHECK(one.describe() == expected);
+  CHECK(other.describe() == expected);
+  CHECK(one.workspace_bytes() == other.workspace_bytes());
 }
 
 TEST_CASE("appends up to the memory limit leave room for attention where its workspace is kept") {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 using namespace runtime_test;
@@ -26,6 +27,10 @@ namespace {
 
 using Shadow = ShadowCompare<Host, float>;
 using Logits = Kokkos::View<float****, Kokkos::LayoutRight, Host>;
+
+// It points to its manager and is one of a kind, as that is.
+static_assert(!std::is_move_constructible_v<Shadow> && !std::is_move_assignable_v<Shadow>);
+static_assert(!std::is_move_constructible_v<Manager<float>>);
 
 const KVShape compared_shape{.kv_heads = 2, .key_dim = 64, .value_dim = 48};
 

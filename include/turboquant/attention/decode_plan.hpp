@@ -108,12 +108,16 @@ struct DecodeLayout {
 
 }  // namespace detail
 
-/// How one decode step will run: made once for a shape on the host, used for any number of runs.
+/// How one decode step will run: made once for a shape on the host, used for any number of runs. A
+/// move is a copy.
 /// @tparam ExecutionSpace Kokkos execution space of the runs
 /// @tparam MemorySpace    where tiles, queries and workspace are
 template <class ExecutionSpace, class MemorySpace>
 class DecodePlan {
  public:
+  DecodePlan(const DecodePlan&) = default;
+  DecodePlan& operator=(const DecodePlan&) = default;
+
   [[nodiscard]] const DecodeProblem& problem() const noexcept { return problem_; }
   [[nodiscard]] const TileCodec<MemorySpace>& codec() const noexcept { return codec_; }
   /// Parts a sequence's history is cut into.

@@ -15,7 +15,7 @@ namespace turboquant {
 ///
 /// `centroids()[i] == -centroids()[levels() - 1 - i]` bitwise, the middle boundary is exactly 0,
 /// boundaries are midpoints. Cell `i` is `[boundaries()[i - 1], boundaries()[i])`, so a value on a
-/// boundary (0 and -0 too) belongs to the upper cell.
+/// boundary (0 and -0 too) belongs to the upper cell. A move is a copy.
 /// @tparam Real float or double
 template <class Real>
 class Codebook {
@@ -53,6 +53,9 @@ class Codebook {
       boundaries_[half - 1 - i] = -midpoint;
     }
   }
+
+  Codebook(const Codebook&) = default;
+  Codebook& operator=(const Codebook&) = default;
 
   [[nodiscard]] int bits() const noexcept { return bits_; }
   [[nodiscard]] std::size_t levels() const noexcept { return centroids_.size(); }

@@ -18,7 +18,7 @@ namespace turboquant {
 ///
 /// With sign(S r) stored, `sqrt(pi/2) / dim |r| S^T sign(S r)` is an unbiased estimate of r over S.
 /// Determinism: S has the same bits always; products are Eigen's, the same for the same build. They
-/// are templates so that they are compiled only where they are used.
+/// are templates so that they are compiled only where they are used. A move is a copy.
 class GaussianSketch {
  public:
   /// Tells signs of this sketch from those of another class with the same seed.
@@ -33,6 +33,9 @@ class GaussianSketch {
     constexpr std::uint64_t stream = 0x516A6C53;  // apart from the streams of other generators
     matrix_ = detail::rounded(detail::gaussian_matrix(dim, seed, stream), dim);
   }
+
+  GaussianSketch(const GaussianSketch&) = default;
+  GaussianSketch& operator=(const GaussianSketch&) = default;
 
   [[nodiscard]] int dim() const noexcept { return static_cast<int>(matrix_.rows()); }
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }

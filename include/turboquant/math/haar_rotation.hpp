@@ -83,7 +83,7 @@ using FloatMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::
 ///
 /// Determinism: the matrix has the same bits always; `apply` multiplies with Eigen and gives the
 /// same bits for the same build. The products are templates so that Eigen's are compiled only where
-/// they are used.
+/// they are used. A move is a copy.
 class HaarRotation {
  public:
   /// Tells codes of this rotation from those of another class with the same seed.
@@ -104,6 +104,9 @@ class HaarRotation {
         q, n);  // once more removes the loss of orthogonality of the first pass
     matrix_ = detail::rounded(q, dim);
   }
+
+  HaarRotation(const HaarRotation&) = default;
+  HaarRotation& operator=(const HaarRotation&) = default;
 
   using Matrix = detail::FloatMatrix;
 

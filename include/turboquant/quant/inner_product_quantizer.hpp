@@ -64,7 +64,7 @@ struct EncodedSketches {
 /// in the rotated space. The expectation is over sketches: one fixed sketch errs in a fixed
 /// direction. A zero vector has both scales 0 and decodes to exact zeros; signs of multiples by
 /// powers of two are equal. A sketch with a `seed()` and a `kind` marks what it encodes, so that
-/// another one is refused at decoding.
+/// another one is refused at decoding. A move is a copy.
 /// @tparam Sketch `GaussianSketch` (the published method) or `OrthogonalSketch<...>`
 template <RandomRotation Rotation, class Sketch>
 class InnerProductQuantizer {
@@ -82,6 +82,8 @@ class InnerProductQuantizer {
             "InnerProductQuantizer: sketch.dim() is ", sketch_.dim(),
             ", expected rotation.dim() = ", mse_.dim());
   }
+  InnerProductQuantizer(const InnerProductQuantizer&) = default;
+  InnerProductQuantizer& operator=(const InnerProductQuantizer&) = default;
 
   [[nodiscard]] int dim() const noexcept { return mse_.dim(); }
   /// Total bits per coordinate.

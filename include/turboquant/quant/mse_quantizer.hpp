@@ -47,9 +47,9 @@ struct MseQuantizerOptions {
 /// leaves its codes unchanged. The stored scale is that of levels with unit variance, about the
 /// root mean square of the vector: half metadata holds vectors of a root mean square from 2^-24 to
 /// 65504 and saturates at both ends (see `MetadataType`). Decoded numbers are finite. All methods
-/// are const and safe to call from several threads. With `HadamardRotation` the encoded bytes are
-/// the same always, with `HaarRotation` for the same build; every vector is encoded by itself, so
-/// that any split of a batch gives the same bytes.
+/// are const and safe to call from several threads; a move is a copy. With `HadamardRotation` the
+/// encoded bytes are the same always, with `HaarRotation` for the same build; every vector is
+/// encoded by itself, so that any split of a batch gives the same bytes.
 template <RandomRotation Rotation = HadamardRotation>
 class MseQuantizer {
  public:
@@ -60,6 +60,8 @@ class MseQuantizer {
       : rotation_(std::move(rotation)),
         options_(options),
         levels_(make_levels(rotation_.dim(), bits, options)) {}
+  MseQuantizer(const MseQuantizer&) = default;
+  MseQuantizer& operator=(const MseQuantizer&) = default;
 
   [[nodiscard]] int dim() const noexcept { return rotation_.dim(); }
   [[nodiscard]] int bits() const noexcept { return levels_.bits(); }

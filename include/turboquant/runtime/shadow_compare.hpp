@@ -44,6 +44,8 @@ class ShadowCompare {
             ErrorCode::invalid_argument, "ShadowCompare: sample_fraction is ",
             options.sample_fraction, ", expected 0 to 1");
   }
+  ShadowCompare(const ShadowCompare&) = delete;
+  ShadowCompare& operator=(const ShadowCompare&) = delete;
 
   /// Whether step number `step` is one of those that are compared; counted from 0.
   [[nodiscard]] bool samples(std::uint64_t step) const noexcept {
