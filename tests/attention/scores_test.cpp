@@ -231,6 +231,21 @@ TEST_CASE("zero keys have logits of exactly 0, whatever is beside them") {
   }
 }
 
+TEST_CASE("scales up to the largest one give finite logits, 16-bit queries are read as they are") {
+  const Problem problem(scored(TileFormat{}));
+  for (const float scale : {1e18F, -1e18F, 1e-30F}) {
+    Scoring<bfloat16> scoring(problem, 150);
+    scoring.run(problem, {.sm_scale = scale});
+    for (std::int64_t i = 0; i < problem.setup().sequences[0].history; ++i) {
+      CHECK(std::isfinite(scoring.logits(0, 0, std::size_t(i))));
+    }
+  }
+  Scoring<float16> scoring(problem, 150);
+  scoring.queries(1, 2, 3) = float16::from_float(std::numeric_limits<float>::infinity());
+  CHECK(mentions(error_of(ErrorCode::non_finite, [&] { scoring.run(problem); }),
+                 "mse_score: queries(1, 2, 3) is inf, expected a finite number"));
+}
+
 TEST_CASE("what does not fit is refused before anything is written") {
   const Problem problem(scored(TileFormat{}));
   const auto refused = [&](ErrorCode code, const char* part, const auto& change) {
@@ -254,6 +269,17 @@ TEST_CASE("what does not fit is refused before anything is written") {
           [](S&, O&, int& heads) { heads = 3; });
   refused(ErrorCode::invalid_argument, "sm_scale is ",
           [](S&, O& o, int&) { o.sm_scale = std::numeric_limits<float>::infinity(); });
+  for (const float scale : {3e38F, -1.1e18F, std::numeric_limits<float>::quiet_NaN()}) {
+    refused(ErrorCode::invalid_argument, "expected a finite number of at most 1e18 in magnitude",
+            [&](S&, O& o, int&) { o.sm_scale = scale; });
+  }
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    refused(ErrorCode::non_finite, "mse_score: queries(3, 9, 127) is ",
+            [&](S& s, O&, int&) { s.queries(3, 9, 127) = bad; });
+    refused(ErrorCode::non_finite, "mse_score: queries(0, 2, 5) is ",
+            [&](S& s, O&, int&) { s.queries(0, 2, 5) = bad; });
+  }
   refused(ErrorCode::shape_mismatch, "queries.extent(2) is 64, expected 128",
           [](S& s, O&, int&) { s.queries = decltype(s.queries)("queries", 4, 10, 64); });
   refused(ErrorCode::shape_mismatch, "sequences.extent(0) is 3, expected 4",

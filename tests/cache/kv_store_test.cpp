@@ -682,6 +682,9 @@ TEST_CASE("tiles that do not fit the tokens are refused, and nothing changes") {
     constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
     CHECK(refusal(empty, 3, most, tiles) != "no error");
     CHECK(refusal(empty, 3, most / 1024, tiles) != "no error");
+    CHECK(contains(refusal(empty, 3, std::int64_t{1} << 62U, tiles),
+                   "shape_mismatch: CompressedKVStore::assign: tiles has " + needed +
+                       " bytes, expected those of 72057594037927936 tiles of "));
     CHECK(contains(refusal(empty, 5, -9, {}), "begin is 5 and end is -9, expected 3 <= begin"));
     CHECK(contains(refusal(empty, 2, 152, tiles), "begin is 2 and end is 152, expected 3 <="));
     CHECK(contains(refusal(empty, 9, 8, {}), "begin is 9 and end is 8"));

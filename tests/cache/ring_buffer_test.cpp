@@ -383,9 +383,57 @@ TEST_CASE("contents outside the ring's domain are refused, and nothing changes")
   }
   CHECK(contains(refusal(3, 4, nullptr, values.data()), "keys or values is null"));
   CHECK(contains(refusal(3, 4, keys.data(), nullptr), "keys or values is null"));
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -HUGE_VALF}) {
+    for (const std::size_t at : {std::size_t{0}, keys.size() / 5 - 1}) {
+      auto wrong = keys;
+      wrong[at] = bad;
+      CHECK(contains(refusal(3, 4, wrong.data(), values.data()),
+                     "non_finite: RingBuffer::assign: keys[" + std::to_string(at) + "] is "));
+      wrong = values;
+      wrong[std::size_t(4 * ring_shape.value_numbers() - 1)] = bad;
+      CHECK(contains(refusal(3, 4, keys.data(), wrong.data()),
+                     "non_finite: RingBuffer::assign: values["));
+      // What is not taken is not looked at.
+      wrong[std::size_t(4 * ring_shape.value_numbers() - 1)] = 0;
+      wrong[std::size_t(4 * ring_shape.value_numbers())] = bad;
+      Numbered<float> other({.capacity = 8});
+      other.ring.assign(other.exec, 0, 4, keys.data(), wrong.data());
+      CHECK(other.ring.size() == 4);
+    }
+  }
   tokens.ring.assign(tokens.exec, 100, 8, keys.data(), values.data());
   CHECK(tokens.ring.begin() == 100);
   CHECK(tokens.ring.size() == 8);
   tokens.ring.assign(tokens.exec, 7, 0, nullptr, nullptr);
   CHECK(tokens.ring.size() == 0);
+}
+
+TEST_CASE("ranges cover the positions of the ring in order, and no others are asked for") {
+  Numbered<float> tokens({.capacity = 8, .flush_tokens = 1});
+  const auto refusal = [&](std::int64_t first, std::int64_t last) {
+    return error_of([&] { static_cast<void>(tokens.ring.ranges(first, last)); });
+  };
+  const auto count = [&](std::int64_t first, std::int64_t last) {
+    const auto ranges = tokens.ring.ranges(first, last);
+    return ranges[0].count + ranges[1].count;
+  };
+  CHECK(refusal(0, 1) ==
+        "out_of_range: RingBuffer::ranges: first is 0 and last is 1, expected 0 <= first <= last "
+        "<= 0");
+  CHECK(count(0, 0) == 0);
+  for (const std::int64_t added : {5, 1, 7, 3}) {
+    tokens.append(added);
+    const std::int64_t begin = tokens.ring.begin();
+    const std::int64_t end = tokens.ring.end();
+    for (std::int64_t first = begin; first <= end; ++first) {
+      for (std::int64_t last = first; last <= end; ++last) {
+        CHECK(count(first, last) == last - first);
+      }
+      CHECK(contains(refusal(first, end + 1), "RingBuffer::ranges: first is "));
+      CHECK(contains(refusal(begin - 1, first), "RingBuffer::ranges: first is "));
+    }
+    CHECK(contains(refusal(end, begin), "RingBuffer::ranges: first is "));
+  }
+  tokens.ring.truncate(3);
+  CHECK(contains(refusal(3, 4), "expected 3 <= first <= last <= 3"));
 }

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <initializer_list>
 #include <limits>
+#include <string>
 
 using namespace turboquant;  // NOLINT(google-build-using-namespace)
 using test::error_of;
@@ -172,7 +173,8 @@ TEST_CASE("dimensions and widths without a codebook are refused, also through th
     CHECK(mentions(error_of(ErrorCode::invalid_argument, [&] { (void)solve_lloyd_max(dim, 3); }),
                    "dim is"));
     error_of(ErrorCode::invalid_argument, [&] { (void)lloyd_max(dim, 3); });
-    error_of(ErrorCode::invalid_argument, [&] { (void)mean_absolute_coordinate(dim); });
+    CHECK(error_of(ErrorCode::invalid_argument, [&] { (void)mean_absolute_coordinate(dim); }) ==
+          "mean_absolute_coordinate: dim is " + std::to_string(dim) + ", expected 3 to 1048576");
   }
   for (const int bits :
        {0, -1, 9, std::numeric_limits<int>::min(), std::numeric_limits<int>::max()}) {

@@ -162,6 +162,20 @@ TEST_CASE("what tiles do not have is refused, with layer, field, value and expec
   CHECK(mentions(message(ErrorCode::invalid_argument, codec), "layers[1].value_codec is 255"));
 }
 
+TEST_CASE("messages name layers only where there are some") {
+  const LayerCodec wrong = bits(5, 2);
+  const auto starts = [](const std::string& message, const std::string& part) {
+    CHECK_MESSAGE(message.rfind(part, 0) == 0, message);
+  };
+  constexpr ErrorCode code = ErrorCode::unsupported;
+  const std::string rest = "key_bits is 5, expected 2, 3 or 4 for mse keys";
+  starts(error_of(code, [&] { (void)slot_bytes(wrong, 64, 64); }), "slot_bytes: " + rest);
+  starts(error_of(code, [&] { (void)cache_codec(wrong); }), "cache_codec: " + rest);
+  starts(error_of(code, [&] { (void)uniform_plan(4, wrong); }), "uniform_plan: " + rest);
+  starts(error_of(code, [&] { require_valid(wrong); }), "LayerCodec: " + rest);
+  starts(error_of(code, [&] { require_valid(wrong, "caller", 7); }), "caller: layers[7]." + rest);
+}
+
 TEST_CASE("pages hold the slots of tiles, for every preset and every width that tiles have") {
   std::int64_t num_odd = 0;
   for (const CacheCodec& preset : cache_presets) {

@@ -307,6 +307,10 @@ TEST_CASE("files: a path with a NUL inside, pipes and devices are not read") {
   CHECK(mentions(
       error_of(ErrorCode::invalid_argument, [&] { save_bit_plan(cut, uniform_plan(1, {})); }),
       "save_bit_plan: path is '"));
+  CHECK(error_of(ErrorCode::invalid_argument, [&] { (void)load_bit_plan(""); }) ==
+        "load_bit_plan: path is empty, expected that of a file");
+  CHECK(error_of(ErrorCode::invalid_argument, [&] { save_bit_plan("", plan); }) ==
+        "save_bit_plan: path is empty, expected that of a file");
   CHECK(load_bit_plan(scratch.path / "plan") == plan);
   CHECK(mentions(error_of(ErrorCode::io, [&] { (void)load_bit_plan(scratch.path); }),
                  "is not a regular file"));

@@ -60,7 +60,7 @@ TEST_CASE("names") {
                           [] {
                             (void)ValuePolicy{ServiceClass::balanced, 5}.codec();
                           }),
-                 "key_bits is 5"));
+                 "ValuePolicy: key_bits is 5, expected 2, 3 or 4"));
 }
 
 TEST_CASE("between the classes the ratio moves by one bit of one layer at a time") {

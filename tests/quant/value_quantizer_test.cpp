@@ -166,6 +166,21 @@ TEST_CASE("bytes: dense codes at every width and two numbers per group") {
             .bytes_per_vector() == 96);
 }
 
+TEST_CASE("a format counts groups, whatever its numbers: none without dimensions or a size") {
+  CHECK(ValueFormat{}.groups() == 0);
+  CHECK(ValueFormat{.dim = 128, .bits = 4}.groups() == 0);
+  CHECK(ValueFormat{.bits = 4, .group_size = 32}.groups() == 0);
+  CHECK(ValueFormat{.dim = 128, .bits = 4, .group_size = -1}.groups() == 0);
+  for (const int dim : {1, 31, 32, 33, 128, 65536, std::numeric_limits<int>::max()}) {
+    for (const int size : {1, 2, 32, dim, std::numeric_limits<int>::max()}) {
+      const std::size_t groups = ValueFormat{.dim = dim, .bits = 4, .group_size = size}.groups();
+      const auto each = static_cast<std::size_t>(size);
+      CHECK(groups * each >= static_cast<std::size_t>(dim));
+      CHECK((groups - 1) * each < static_cast<std::size_t>(dim));
+    }
+  }
+}
+
 TEST_CASE("codes use the whole range of every width") {
   for (int bits = 1; bits <= 8; ++bits) {
     const int levels = 1 << static_cast<unsigned>(bits);

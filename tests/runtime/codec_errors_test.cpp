@@ -257,7 +257,7 @@ TEST_CASE("rows outside their domain are refused") {
   const auto refusal = [&](const LayerCodec& codec, const CalibrationOptions& options = {}) {
     return error_of([&] { static_cast<void>(measure(prompt, {LayerCodec{}, codec}, options)); });
   };
-  CHECK(contains(refusal({.key_bits = 5}), "codecs[1]: slot_bytes: layers[0].key_bits is 5"));
+  CHECK(contains(refusal({.key_bits = 5}), "codecs[1]: slot_bytes: key_bits is 5"));
   CHECK(contains(refusal({}, {.exact_window = -1}), "exact_window is -1"));
   CHECK(contains(refusal({}, {.sinks = -1}), "sinks is -1"));
   for (auto* numbers : {&prompt.tokens.keys, &prompt.tokens.values, &prompt.query_rows.keys}) {

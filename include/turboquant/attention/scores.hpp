@@ -1,5 +1,6 @@
 #pragma once
 
+#include <turboquant/attention/decode_problem.hpp>
 #include <turboquant/device/encode_tiles.hpp>
 #include <turboquant/device/memory_overlap.hpp>
 #include <turboquant/device/paged_tiles.hpp>
@@ -34,7 +35,8 @@ struct ScoreInputs {
 };
 
 struct ScoreOptions {
-  /// Factor of the logits; 0 means 1 / sqrt(key_dim), 1 gives inner products.
+  /// Factor of the logits, up to 1e18 in magnitude; 0 means 1 / sqrt(key_dim), 1 gives inner
+  /// products.
   float sm_scale = 0;
 };
 
@@ -191,8 +193,7 @@ void score_keys(const char* caller, KeyCodec codec_of_caller, const ExecutionSpa
   const auto& sequences = inputs.sequences;
   require(kv_heads >= 1, ErrorCode::invalid_argument, caller, ": kv_heads is ", kv_heads,
           ", expected 1 or more");
-  require(std::isfinite(options.sm_scale), ErrorCode::invalid_argument, caller, ": sm_scale is ",
-          options.sm_scale, ", expected a finite number");
+  require_logits(caller, options.sm_scale, 0.0F);
   const auto extent = [&](const char* view, std::size_t axis, std::size_t is, std::size_t wanted) {
     require(is == wanted, ErrorCode::shape_mismatch, caller, ": ", view, ".extent(", axis, ") is ",
             is, ", expected ", wanted);
@@ -238,6 +239,24 @@ void score_keys(const char* caller, KeyCodec codec_of_caller, const ExecutionSpa
                        kernel);
 }
 
+/// Checks the queries where the host can read them.
+/// @throws Error(non_finite) naming the first number that is NaN or infinite
+template <class ExecutionSpace, class Queries>
+void require_finite_queries(const char* caller, const Queries& queries) {
+  if constexpr (runs_on_host<ExecutionSpace>) {
+    const RowView numbers = dense_rows(queries.data(), 1, 1);
+    for (std::size_t i = 0; i < queries.size(); ++i) {
+      const float number = numbers.read(static_cast<std::int64_t>(i));
+      if (!std::isfinite(number)) [[unlikely]] {
+        const std::size_t head = i / queries.extent(2);
+        fail(ErrorCode::non_finite, caller, ": queries(", head / queries.extent(1), ", ",
+             head % queries.extent(1), ", ", i % queries.extent(2), ") is ", number,
+             ", expected a finite number");
+      }
+    }
+  }
+}
+
 }  // namespace detail
 
 /// Attention logits of queries with compressed keys of Algorithm 1, straight from the codes.
@@ -251,8 +270,9 @@ void score_keys(const char* caller, KeyCodec codec_of_caller, const ExecutionSpa
 /// @param options   scale
 /// @throws Error before anything is written: `invalid_argument` or `shape_mismatch` for arguments
 ///         that do not fit each other or overlap; on host spaces also for records outside their
-///         domain (on device spaces records are not read here), `out_of_range` for tokens without a
-///         page.
+///         domain (on device spaces records and queries are not read here), `out_of_range` for
+///         tokens without a page, `non_finite` for a query with NaN or infinity, whose logits are
+///         NaN on devices.
 /// Float arithmetic with the stored scales and exact levels on every execution space. One kernel,
 /// no workspace, no copy between memory spaces. O(tokens query_heads key_dim). Same bits for every
 /// batch, number of threads and run of one build.
@@ -261,6 +281,7 @@ void mse_score(const ExecutionSpace& exec, const TileCodec<MemorySpace>& codec, 
                const ScoreInputs<Query, MemorySpace>& inputs,
                const Kokkos::View<float***, Kokkos::LayoutRight, MemorySpace>& logits,
                const ScoreOptions& options = {}) {
+  detail::require_finite_queries<ExecutionSpace>("mse_score", inputs.queries);
   detail::score_keys("mse_score", KeyCodec::mse, exec, codec, kv_heads, inputs, logits, options);
 }
 
@@ -274,6 +295,7 @@ void inner_product_score(const ExecutionSpace& exec, const TileCodec<MemorySpace
                          int kv_heads, const ScoreInputs<Query, MemorySpace>& inputs,
                          const Kokkos::View<float***, Kokkos::LayoutRight, MemorySpace>& logits,
                          const ScoreOptions& options = {}) {
+  detail::require_finite_queries<ExecutionSpace>("inner_product_score", inputs.queries);
   detail::score_keys("inner_product_score", KeyCodec::inner_product, exec, codec, kv_heads, inputs,
                      logits, options);
 }

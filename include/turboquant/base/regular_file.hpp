@@ -11,9 +11,12 @@
 
 namespace turboquant::detail {
 
-/// Refuses a path with a NUL inside: the operating system would take the part before it.
+/// Refuses an empty path, and one with a NUL inside: the operating system would take the part
+/// before it.
 inline void require_whole_path(std::string_view where, const std::filesystem::path& path) {
   const std::string text = path.string();
+  require(!text.empty(), ErrorCode::invalid_argument, where,
+          ": path is empty, expected that of a file");
   const std::size_t nul = text.find('\0');
   require(nul == std::string::npos, ErrorCode::invalid_argument, where, ": path is ",
           in_quotes(text, 400), " with a NUL at its byte ", nul + 1, ", expected none");
@@ -30,8 +33,8 @@ inline void require_whole_path(std::string_view where, const std::filesystem::pa
   return std::filesystem::is_regular_file(status) ? "" : "it is not a regular file";
 }
 
-/// @throws Error(invalid_argument) for a path with a NUL inside, Error(io) for one that names no
-/// regular file
+/// @throws Error(invalid_argument) for a path that is empty or has a NUL inside, Error(io) for one
+/// that names no regular file
 inline void require_regular_file(std::string_view where, const std::filesystem::path& path) {
   require_whole_path(where, path);
   const std::string why = why_no_regular_file(path);

@@ -59,13 +59,8 @@ void require_contents(const char* caller, const CaptureOptions& options, bool co
     require(static_cast<std::int64_t>(numbers.size()) == checked_mul(count, each),
             ErrorCode::shape_mismatch, caller, ": ", name, " has ", numbers.size(),
             " numbers, expected ", count, " x ", each);
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      const float x = dense_rows(numbers.data(), 1, 1).read(static_cast<std::int64_t>(i));
-      if (!is_within(x, largest_row_number)) {
-        fail(ErrorCode::non_finite, caller, ": ", name, "[", i, "] is ", x, ", expected ",
-             expected_within(largest_row_number));
-      }
-    }
+    require_numbers_within(caller, name, numbers.data(), checked_mul(count, each),
+                           largest_row_number);
   };
   const std::int64_t sinks = (std::min)(in.length, options.sinks);
   rows("sink_keys", in.sink_keys, sinks, options.shape.key_numbers());

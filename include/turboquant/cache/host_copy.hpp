@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -183,8 +184,12 @@ void copy_tiles_in(const Exec& exec, const TileFormat& format, int kv_heads, con
 /// @throws Error(shape_mismatch) unless `bytes` is the size of (kv_heads, run.count(), tile bytes)
 inline void require_tile_bytes(const char* caller, const TileFormat& format, int kv_heads,
                                const TileRun& run, std::size_t bytes) {
-  const auto each = static_cast<std::int64_t>(host_format(format).bytes());
-  const std::int64_t expected = checked_mul(checked_mul(run.count(), kv_heads), each);
+  const std::int64_t each =
+      checked_mul(kv_heads, static_cast<std::int64_t>(host_format(format).bytes()));
+  require(run.count() <= (std::numeric_limits<std::int64_t>::max)() / each,
+          ErrorCode::shape_mismatch, caller, ": tiles has ", bytes, " bytes, expected those of ",
+          run.count(), " tiles of ", each, " bytes in all kv heads");
+  const std::int64_t expected = run.count() * each;
   require(static_cast<std::int64_t>(bytes) == expected, ErrorCode::shape_mismatch, caller,
           ": tiles has ", bytes, " bytes, expected ", expected);
 }

@@ -199,8 +199,8 @@ class RingBuffer {
 
   /// Replaces the contents by tokens [begin, begin + count) from rows on the host.
   /// @throws Error(out_of_range) for a count beyond 0 to `capacity()` or a begin beyond
-  ///         first_position to 2^60, Error(invalid_argument) for rows at null, Error(capacity); the
-  ///         buffer is unchanged then. Waits for `exec`. O(count).
+  ///         first_position to 2^60, Error(invalid_argument) for rows at null, Error(non_finite),
+  ///         Error(capacity); the buffer is unchanged then. Waits for `exec`. O(count).
   template <class Exec>
   void assign(const Exec& exec, std::int64_t begin, std::int64_t count, const T* keys,
               const T* values) {
@@ -212,14 +212,17 @@ class RingBuffer {
             count, ", expected 0 to the capacity, ", capacity());
     require(count == 0 || (keys != nullptr && values != nullptr), ErrorCode::invalid_argument,
             caller, ": keys or values is null, expected ", count, " rows");
+    const std::int64_t key_count = count * shape_.key_numbers();
+    const std::int64_t value_count = count * shape_.value_numbers();
+    detail::require_numbers_within(caller, "keys", keys, key_count, detail::any_finite);
+    detail::require_numbers_within(caller, "values", values, value_count, detail::any_finite);
     Plan plan;
     plan.begin = begin;
     plan.end = begin + count;
     if (count > 0) {
       plan.storage = allocate(count);
-      detail::copy_from_host<Space>(exec, keys, plan.storage.keys, count * shape_.key_numbers());
-      detail::copy_from_host<Space>(exec, values, plan.storage.values,
-                                    count * shape_.value_numbers());
+      detail::copy_from_host<Space>(exec, keys, plan.storage.keys, key_count);
+      detail::copy_from_host<Space>(exec, values, plan.storage.values, value_count);
     }
     commit(plan);
   }
@@ -235,13 +238,16 @@ class RingBuffer {
     begin_ = (std::min)(begin_, end);
   }
 
-  /// The rows that hold the positions [first, last), in order; `begin() <= first <= last <= end()`.
-  [[nodiscard]] std::array<RowRange, 2> ranges(std::int64_t first,
-                                               std::int64_t last) const noexcept {
-    const std::int64_t count = last - first;
-    if (count <= 0) {
+  /// The rows that hold the positions [first, last), in order.
+  /// @throws Error(out_of_range) unless begin() <= first <= last <= end(). O(1).
+  [[nodiscard]] std::array<RowRange, 2> ranges(std::int64_t first, std::int64_t last) const {
+    require(first >= begin_ && first <= last && last <= end_, ErrorCode::out_of_range,
+            "RingBuffer::ranges: first is ", first, " and last is ", last, ", expected ", begin_,
+            " <= first <= last <= ", end_);
+    if (first == last) {
       return {};
     }
+    const std::int64_t count = last - first;
     const std::int64_t row = (start_ + first - begin_) % storage_.rows;
     const std::int64_t head = (std::min)(count, storage_.rows - row);
     return {RowRange{row, head}, RowRange{0, count - head}};
@@ -287,7 +293,7 @@ class RingBuffer {
   }
 
   /// The rows of the present storage whose tokens leave, oldest first.
-  [[nodiscard]] std::array<RowRange, 2> leaving(const Plan& plan) const noexcept {
+  [[nodiscard]] std::array<RowRange, 2> leaving(const Plan& plan) const {
     return ranges(begin_, (std::min)(plan.begin, end_));
   }
 

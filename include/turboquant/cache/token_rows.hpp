@@ -130,6 +130,20 @@ void require_within(const Exec& exec, const char* caller, const char* name, cons
   }
 }
 
+/// Checks numbers on the host.
+/// @throws Error(non_finite) naming the first that is NaN or beyond `limit` in magnitude. O(count).
+template <class T>
+void require_numbers_within(const char* caller, const char* name, const T* numbers,
+                            std::int64_t count, float limit) {
+  const RowView view = dense_rows(numbers, 1, 1);
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (!is_within(view.read(i), limit)) [[unlikely]] {
+      fail(ErrorCode::non_finite, caller, ": ", name, "[", i, "] is ", view.read(i), ", expected ",
+           expected_within(limit));
+    }
+  }
+}
+
 /// Checks rows that attention is to read exactly, now or until they are compressed.
 /// @throws what `require_within` does
 template <class Exec, class Rows>

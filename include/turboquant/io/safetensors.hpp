@@ -39,10 +39,10 @@ namespace turboquant {
 class SafetensorsFile {
  public:
   /// Opens `path` and checks its whole header; no tensor is read.
-  /// @throws Error(invalid_argument) for a path with a NUL inside, Error(io) when the file cannot
-  /// be
-  ///         opened or read or is not a regular file, Error(format, overflow, unsupported or
-  ///         shape_mismatch) when the header is not valid (see `parse_safetensors_header`).
+  /// @throws Error(invalid_argument) for a path that is empty or has a NUL inside, Error(io) when
+  ///         the file cannot be opened or read or is not a regular file, Error(format, overflow,
+  ///         unsupported or shape_mismatch) when the header is not valid (see
+  ///         `parse_safetensors_header`).
   explicit SafetensorsFile(std::string path) : path_(std::move(path)) {
     detail::require_whole_path("SafetensorsFile", path_);
     const std::string why = detail::why_no_regular_file(path_);

@@ -219,6 +219,15 @@ class LloydMaxSolver {
 
 }  // namespace detail
 
+namespace detail {
+
+inline void require_sphere(const char* caller, int dim) {
+  require(dim >= 3 && dim <= (1 << 20), ErrorCode::invalid_argument, caller, ": dim is ", dim,
+          ", expected 3 to 1048576");
+}
+
+}  // namespace detail
+
 /// The Lloyd-Max codebook of one coordinate of a uniform unit vector in R^dim (Lloyd 1982, Max
 /// 1960).
 /// @param dim  3 to 1,048,576
@@ -227,8 +236,7 @@ class LloydMaxSolver {
 /// Both Lloyd conditions hold to 1e-13 relative up to dim = 2,048. O(2^bits) per Newton step. Same
 /// bits always.
 [[nodiscard]] inline LloydMaxCodebook solve_lloyd_max(int dim, int bits) {
-  require(dim >= 3 && dim <= (1 << 20), ErrorCode::invalid_argument, "solve_lloyd_max: dim is ",
-          dim, ", expected 3 to 1048576");
+  detail::require_sphere("solve_lloyd_max", dim);
   require(bits >= 1 && bits <= 8, ErrorCode::invalid_argument, "solve_lloyd_max: bits is ", bits,
           ", expected 1 to 8");
   return detail::LloydMaxSolver(dim, bits).solve();
@@ -253,7 +261,10 @@ class LloydMaxSolver {
 
 /// E|u_1| of a uniform unit vector in R^dim, Gamma(dim/2) / (sqrt(pi) Gamma((dim+1)/2)): the 1-bit
 /// centroid.
+/// @param dim 3 to 1,048,576
+/// @throws Error(invalid_argument) for `dim`.
 [[nodiscard]] inline double mean_absolute_coordinate(int dim) {
+  detail::require_sphere("mean_absolute_coordinate", dim);
   return lloyd_max(dim, 1).codebook.centroids()[1];
 }
 

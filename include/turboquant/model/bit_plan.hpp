@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -54,19 +55,26 @@ inline void require_plan_layers(const char* caller, std::int64_t num_layers) {
 }  // namespace detail
 
 /// Checks every field of a codec that does not depend on the dimensions of a head.
-/// @param caller, layer how messages call it: "caller: layers[layer].field"
+/// @param caller, layer how messages call it: "caller: layers[layer].field", or "caller: field"
 /// @throws Error(invalid_argument) for a number that is no enumerator, Error(unsupported) for bits
 /// that tiles do not have; each names the field, its value and what is supported.
 inline void require_valid(const LayerCodec& codec, const char* caller = "LayerCodec",
-                          std::int64_t layer = 0) {
+                          std::optional<std::int64_t> layer = {}) {
+  const auto fail_field = [&](ErrorCode code, const char* field, std::int64_t value,
+                              const char* expected) {
+    const std::string of = layer ? "layers[" + std::to_string(*layer) + "]." : std::string();
+    fail(code, caller, ": ", of, field, " is ", value, ", expected ", expected);
+  };
   const auto check_field = [&](bool good, const char* field, std::int64_t value,
                                const char* expected) {
-    require(good, ErrorCode::unsupported, caller, ": layers[", layer, "].", field, " is ", value,
-            ", expected ", expected);
+    if (!good) {
+      fail_field(ErrorCode::unsupported, field, value, expected);
+    }
   };
   const auto enumerator = [&](const char* field, int value, int last, const char* names) {
-    require(value <= last, ErrorCode::invalid_argument, caller, ": layers[", layer, "].", field,
-            " is ", value, ", expected ", names);
+    if (value > last) {
+      fail_field(ErrorCode::invalid_argument, field, value, names);
+    }
   };
   enumerator("key_codec", static_cast<int>(codec.key_codec), static_cast<int>(KeyCodec::float8),
              "mse, inner_product or float8");

@@ -126,8 +126,8 @@ inline LayerCodec read_layer_codec(const char* caller, const nlohmann::json& obj
 }
 
 /// Reads a plan from a file.
-/// @throws Error(invalid_argument) for a path with a NUL inside, Error(io) for one that names no
-/// regular file or when it cannot be read, and what `parse_bit_plan` throws
+/// @throws Error(invalid_argument) for a path that is empty or has a NUL inside, Error(io) for one
+/// that names no regular file or when it cannot be read, and what `parse_bit_plan` throws
 [[nodiscard]] inline BitPlan load_bit_plan(const std::filesystem::path& path) {
   const std::string text = detail::read_json_text("load_bit_plan", path);
   const ErrorContext context(path.string(), ": ");
@@ -234,8 +234,8 @@ namespace detail {
 
 /// Writes a plan to a file. A regular file is replaced as a whole, so that a failed call leaves
 /// what was there; until then, the plan is in a new file beside it.
-/// @throws Error(invalid_argument) for a path with a NUL inside, Error(io) when it cannot be
-/// written, and what `to_json` throws
+/// @throws Error(invalid_argument) for a path that is empty or has a NUL inside, Error(io) when it
+/// cannot be written, and what `to_json` throws
 inline void save_bit_plan(const std::filesystem::path& path, const BitPlan& plan) {
   detail::require_whole_path("save_bit_plan", path);
   require(detail::replace_contents(path, to_json(plan)), ErrorCode::io,

@@ -28,9 +28,9 @@ struct ValueFormat {
   [[nodiscard]] constexpr std::size_t code_bytes() const noexcept {
     return packed_bytes(static_cast<std::size_t>(dim), bits);
   }
-  /// Groups per vector: ceil(dim / group_size).
+  /// Groups per vector: ceil(dim / group_size); 0 without dimensions or a group size.
   [[nodiscard]] constexpr std::size_t groups() const noexcept {
-    return static_cast<std::size_t>((dim + group_size - 1) / group_size);
+    return dim < 1 || group_size < 1 ? 0 : 1 + static_cast<std::size_t>((dim - 1) / group_size);
   }
 
   friend bool operator==(const ValueFormat&, const ValueFormat&) = default;
