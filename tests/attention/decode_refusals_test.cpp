@@ -412,6 +412,12 @@ TEST_CASE("problems and options outside their domain") {
   for (const int bad : {-1, 1, 5}) {
     refused("ring_stages is ", [bad](P&, O& o) { o.ring_stages = bad; });
   }
+  // Tests have them in the space of one thread.
+  if (std::string(Kokkos::DefaultHostExecutionSpace::name()) != "Serial") {
+    check_message(
+        plan_refusal(ErrorCode::unsupported, [](P&, O& o) { o.device = DeviceArch::dot; }),
+        "plan_decode: dot products were asked for, but host spaces have none");
+  }
   check_message(plan_refusal(ErrorCode::overflow,
                              [](P& p, O& o) {
                                p.num_sequences = 1 << 20;

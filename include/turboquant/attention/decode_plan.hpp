@@ -234,7 +234,7 @@ class DecodePlan {
         detail::plan_dot(codec_.format(), problem_, lanes, std::int64_t{exec.concurrency()},
                          on_host ? layout_.num_splits : options.num_splits);
     if (!detail::has_dot_products<ExecutionSpace>) {
-      dot.refusal = "the lanes of the device are unknown";
+      dot.refusal = on_host ? "host spaces have none" : "the lanes of the device are unknown";
     }
     require(dot.used() || options.device != DeviceArch::dot, ErrorCode::unsupported,
             "plan_decode: dot products were asked for, but ", dot.refusal);

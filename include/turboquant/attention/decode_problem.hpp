@@ -38,8 +38,8 @@ struct DecodeProblem {
 enum class DeviceArch {
   automatic,  ///< matrix units where device, tile format and problem allow it, else dot products
   portable,   ///< float, the reference on any device
-  dot,        ///< dot products of four bytes: any device whose lanes run in step, and host spaces,
-              ///< where they are for tests
+  dot,        ///< dot products of four bytes: any device whose lanes run in step; host spaces have
+              ///< none but in the library's tests
   matrix_units,        ///< 8 x 8 matrix units: compute capability 8.0 or newer
   matrix_units_plain,  ///< the same with tiles loaded into registers
   matrix_units_ring,   ///< the same with tiles copied into rings: compute capability 9.0 or newer
@@ -52,7 +52,7 @@ struct DecodeOptions {
   /// a sequence gives the same bits alone and in any batch, on any number of threads.
   int num_splits = 0;
   HostArch arch = HostArch::automatic;  ///< host spaces only
-  /// Device spaces only, `dot` aside. Matrix units and dot products err by up to 1e-3 of the mean
+  /// Device spaces only. Matrix units and dot products err by up to 1e-3 of the mean
   /// length of the values averaged, whatever the exactness; automatic splits then depend on the
   /// device and the batch.
   DeviceArch device = DeviceArch::automatic;  ///< refused where the device or format has none

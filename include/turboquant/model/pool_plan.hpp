@@ -42,8 +42,10 @@ struct PoolPlan {
   /// Mean bytes over all lengths up to the context: here half-filled pages count.
   double mean_bytes_per_sequence = 0.0;
   std::int64_t capacity_sequences = 0;  ///< sequences of the whole context that fit
-  std::int64_t capacity_tokens = 0;     ///< tokens in sequences of that context
-  std::int64_t longest_sequence = 0;    ///< tokens of the longest single sequence that fits
+  /// Tokens in sequences of that context, the memory beside whole ones by its share:
+  /// floor(memory_bytes * context / bytes_per_sequence).
+  std::int64_t capacity_tokens = 0;
+  std::int64_t longest_sequence = 0;  ///< tokens of the longest single sequence that fits
   /// Tokens between possible prefix-cache hits; nothing where states are not kept at boundaries.
   std::optional<std::int64_t> prefix_granularity{};
   std::vector<PromptUse> prompts{};  ///< one per `PoolProblem::prompt_lengths`
