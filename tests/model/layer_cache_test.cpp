@@ -377,6 +377,19 @@ TEST_CASE("a layer reads only caches that it can read") {
           source);
   };
   accept(5, 3, nothing);
+  // Where a reader sees fewer tokens than its source does, its cache says how many.
+  const auto window_of = [](std::int64_t reader, std::int64_t source, auto change) {
+    ModelConfig model = alternating(10, 0);
+    model.layers[static_cast<std::size_t>(reader)].kv_source = source;
+    change(model.layers);
+    const auto caches = assign_layer_caches(model, with_preset("turboquant_k8v4"));
+    return std::get<SharedCache>(caches[static_cast<std::size_t>(reader)].attention).window;
+  };
+  CHECK(window_of(5, 3, nothing) == std::nullopt);
+  CHECK(window_of(4, 2, nothing) == std::nullopt);
+  CHECK(window_of(4, 3, nothing) == 512);
+  CHECK(window_of(4, 2, [](auto& layers) { layers[4].window = 100; }) == 100);
+  CHECK(window_of(4, 3, [](auto& layers) { layers[4].attention = AttentionKind::chunked; }) == 512);
   accept(4, 3, nothing);  // a window of what a full layer keeps
   accept(4, 2, nothing);
   accept(4, 2, [](auto& layers) { layers[4].window = 100; });

@@ -135,6 +135,30 @@ TEST_CASE("chunked attention is planned and refused as a layer of a manager") {
   CHECK(planned_layers(plan_cache(model, plan_options("tq_k3v4")).caches)[4].codec.has_value());
 }
 
+TEST_CASE("a layer that sees less of a shared cache than its owner is refused") {
+  ModelConfig model = mixed_model();
+  model.layers[6].kv_source = 2;
+  const auto refusal = [&] {
+    return error_of([&] {
+      static_cast<void>(planned_layers(plan_cache(model, plan_options("tq_k3v4")).caches));
+    });
+  };
+  CHECK(refusal() == "no error");
+  for (const AttentionKind kind : {AttentionKind::sliding, AttentionKind::chunked}) {
+    model.layers[6].attention = kind;
+    model.layers[6].window = 50;
+    CHECK(contains(refusal(),
+                   "planned_layers: caches[6]: it sees 50 tokens of the cache of layer 2, which "
+                   "sees more, expected the same"));
+  }
+  // The window of its owner.
+  model.layers[6].attention = AttentionKind::sliding;
+  model.layers[6].kv_source = 4;
+  CHECK(refusal() == "no error");
+  model.layers[6].window = 49;
+  CHECK(contains(refusal(), "caches[6]: it sees 49 tokens of the cache of layer 4"));
+}
+
 TEST_CASE("what a manager cannot hold is refused with its layer") {
   ModelConfig latent;
   latent.layers.assign(1, full_layer(1, 64));

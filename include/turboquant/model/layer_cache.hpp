@@ -16,6 +16,8 @@ namespace turboquant {
 /// A layer that reads the cache of another one and owns none.
 struct SharedCache {
   std::int64_t source = 0;
+  /// Tokens of this layer's window or chunk, where it sees fewer of them than the source does.
+  std::optional<std::int64_t> window{};
 };
 
 /// The token cache of one layer. The alternative decides the backend and the bytes together, so a
@@ -138,7 +140,11 @@ inline AttentionCache attention_cache(const ModelConfig& model, std::int64_t ind
     return {};
   }
   if (layer.kv_source) {
-    return SharedCache{model.cache_owner(index)};
+    const std::int64_t source = model.cache_owner(index);
+    const LayerConfig& owner = model.layers[static_cast<std::size_t>(source)];
+    const bool sees_fewer = layer.attention != AttentionKind::full &&
+                            (layer.attention != owner.attention || layer.window != owner.window);
+    return SharedCache{source, sees_fewer ? layer.window : std::nullopt};
   }
   if (layer.is_mla) {
     require(model.mla.has_value(), ErrorCode::invalid_argument, "assign_layer_caches: layer ",

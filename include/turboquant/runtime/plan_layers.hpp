@@ -36,6 +36,8 @@ struct PlannedLayer {
     return layer;
   }
   [[nodiscard]] LayerOptions operator()(const SharedCache& cache) const {
+    require(!cache.window, ErrorCode::unsupported, "it sees ", cache.window.value_or(0),
+            " tokens of the cache of layer ", cache.source, ", which sees more, expected the same");
     LayerOptions layer{defaults};
     layer.source = cache.source;
     return layer;
@@ -88,8 +90,9 @@ struct PlannedLayer {
 /// @param defaults exact window, sinks and rollback of every layer; the rest is the plan's
 /// @param seed     of the rotations, the same in every layer
 /// @throws Error(unsupported) naming the layer, for latent attention, for chunked attention, which
-/// a manager's sliding windows are not, for sizes and codecs that tiles do not have and for block
-/// sizes that are no multiple of 16. O(layers).
+/// a manager's sliding windows are not, for a shared cache of which it sees less than its source,
+/// for sizes and codecs that tiles do not have and for block sizes that are no multiple of 16.
+/// O(layers).
 [[nodiscard]] inline std::vector<LayerOptions> planned_layers(std::span<const LayerCache> caches,
                                                               const CaptureOptions& defaults = {},
                                                               std::uint64_t seed = 0) {
