@@ -355,6 +355,25 @@ TEST_CASE("pools that cannot be are refused, and no address is written") {
   read_block_table(nullptr, 64, 0, {}, {});
 }
 
+TEST_CASE("the bytes of pages that cannot be are refused") {
+  const TileFormat format;
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  CHECK(page_bytes(format, 3, 5) == 15 * format.bytes());
+  for (const auto& [heads, tiles] :
+       {std::pair<int, std::int64_t>{-1, 4}, {0, 4}, {4, 0}, {4, -1}, {1, -most - 1}}) {
+    const std::string message = error_of(
+        ErrorCode::invalid_argument, [&] { static_cast<void>(page_bytes(format, heads, tiles)); });
+    CHECK(message == "page_bytes: kv_heads is " + std::to_string(heads) +
+                         " and tiles_per_page is " + std::to_string(tiles) +
+                         ", expected 1 or more");
+  }
+  const auto bytes = static_cast<std::int64_t>(format.bytes());
+  CHECK(page_bytes(format, 1, most / bytes) <= static_cast<std::size_t>(most));
+  check_message(error_of(ErrorCode::overflow,
+                         [&] { static_cast<void>(page_bytes(format, 1, most / bytes + 1)); }),
+                "page_bytes: tiles_per_page is ");
+}
+
 TEST_CASE("problems and options outside their domain") {
   const auto refused = [](const char* part,
                           const std::function<void(DecodeProblem&, DecodeOptions&)>& change) {

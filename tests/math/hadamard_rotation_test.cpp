@@ -15,6 +15,7 @@
 #include <numeric>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 using namespace turboquant;  // NOLINT(google-build-using-namespace)
@@ -233,6 +234,28 @@ TEST_CASE("the number of rounds is three for attention heads, two for powers of 
   }
   for (const int dim : {256, 512, 1024}) {
     CHECK(HadamardRotation(dim, 0).rounds() == 2);
+  }
+}
+
+TEST_CASE("a rotation that has been moved from is as it was") {
+  for (const int dim : {20, 64, 100}) {
+    const auto x = random_vector(dim, 9);
+    const auto applied = [&](const HadamardRotation& rotation) {
+      std::vector<float> out(2 * x.size());
+      rotation.apply(x, {out.data(), x.size()});
+      rotation.apply_inverse(x, {out.data() + x.size(), x.size()});
+      return out;
+    };
+    HadamardRotation one(dim, 4);
+    const auto expected = applied(one);
+    HadamardRotation other(std::move(one));
+    CHECK(applied(one) == expected);
+    CHECK(applied(other) == expected);
+    other = HadamardRotation(8, 5);
+    other = std::move(one);
+    CHECK(applied(one) == expected);
+    CHECK(applied(other) == expected);
+    CHECK(one.seed() == 4);
   }
 }
 

@@ -36,10 +36,18 @@ struct PagedTiles {
 };
 
 /// Bytes of a page without padding.
+/// @throws Error(invalid_argument) for numbers below 1, Error(overflow) beyond 2^63 - 1 bytes.
 [[nodiscard]] constexpr std::size_t page_bytes(const TileFormat& format, int kv_heads,
-                                               std::int64_t tiles_per_page) noexcept {
-  return static_cast<std::size_t>(kv_heads) * static_cast<std::size_t>(tiles_per_page) *
-         format.bytes();
+                                               std::int64_t tiles_per_page) {
+  require(kv_heads >= 1 && tiles_per_page >= 1, ErrorCode::invalid_argument,
+          "page_bytes: kv_heads is ", kv_heads, " and tiles_per_page is ", tiles_per_page,
+          ", expected 1 or more");
+  const std::size_t tiles = static_cast<std::size_t>(kv_heads) * format.bytes();
+  constexpr std::size_t most = (std::numeric_limits<std::size_t>::max)() / 2;
+  require(static_cast<std::size_t>(tiles_per_page) <= most / tiles, ErrorCode::overflow,
+          "page_bytes: tiles_per_page is ", tiles_per_page, ", expected at most ", most / tiles,
+          " with ", kv_heads, " kv heads");
+  return tiles * static_cast<std::size_t>(tiles_per_page);
 }
 
 /// Turns an engine's block table into page addresses: `base + block_table[i] * stride_bytes`.

@@ -121,7 +121,7 @@ inline void walsh_hadamard(float* x, std::size_t size) noexcept {
 /// is padded.
 ///
 /// Determinism: `apply` and `apply_inverse` give the same bits always (additions in a fixed order,
-/// one rounding per scale factor, random numbers from `CounterRng`).
+/// one rounding per scale factor, random numbers from `CounterRng`). A move is a copy.
 class HadamardRotation {
  public:
   /// Tells codes of this rotation from those of another class with the same seed.
@@ -158,6 +158,9 @@ class HadamardRotation {
       }
     }
   }
+
+  HadamardRotation(const HadamardRotation&) = default;
+  HadamardRotation& operator=(const HadamardRotation&) = default;
 
   [[nodiscard]] int dim() const noexcept { return dim_; }
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }

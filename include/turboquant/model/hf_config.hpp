@@ -174,8 +174,8 @@ inline CacheDType parse_model_dtype(const ConfigFields& fields, const ConfigFiel
 }
 
 /// Reads the config.json at `path`, or in it when `path` is a directory.
-/// @throws Error(invalid_argument) for a path with a NUL inside, Error(io) for one that names no
-/// regular file or when it cannot be read, and whatever `parse_model_config` throws.
+/// @throws Error(invalid_argument) for a path that is empty or has a NUL inside, Error(io) for one
+/// that names no regular file or when it cannot be read, and whatever `parse_model_config` throws.
 [[nodiscard]] inline ModelConfig load_model_config(const std::filesystem::path& path) {
   std::error_code ignored;
   const std::filesystem::path file =

@@ -26,13 +26,14 @@ enum class HostArch {
 }
 
 /// How exactly attention follows the stored codes. Errors are those of an output against double
-/// precision on the same codes, relative to the mean length of the values that it averages; the
-/// tests hold every instruction set to them.
+/// precision on the same codes, relative to the mean length of the values that it averages, for
+/// logits of a standard deviation up to 1 over thousands of tokens; the tests hold every
+/// instruction set to them. Where few tokens share most of the weight, an 8-bit query errs in
+/// proportion to the logits (2.5e-2 up to a standard deviation of 4), and `exact` by up to 4e-4.
 enum class Exactness {
-  int8,   ///< 8-bit query, 16-bit weights: 1e-3 over thousands of tokens, up to 2.5e-2 over few
-  fast,   ///< 8-bit query, 8-bit weights: 2.5e-3 over thousands of tokens, up to 2.5e-2 over few
-  exact,  ///< two 8-bit limbs of the query, 16-bit weights, or float: 2e-5 over thousands of
-          ///< tokens, up to 4e-4 over few
+  int8,   ///< 8-bit query, 16-bit weights: 1e-3
+  fast,   ///< 8-bit query, 8-bit weights: 2.5e-3
+  exact,  ///< two 8-bit limbs of the query, 16-bit weights, or float: 2e-5
 };
 
 [[nodiscard]] constexpr std::string_view to_string(Exactness exactness) noexcept {
