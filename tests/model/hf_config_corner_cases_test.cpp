@@ -73,6 +73,24 @@ TEST_CASE("an explicit head_dim wins over hidden_size / heads") {
   refuse(R"("num_key_value_heads":0,"num_attention_heads":16)", "num_key_value_heads is 0");
 }
 
+TEST_CASE("a class's width and a file's number of heads that do not fit leave the width unknown") {
+  for (const char* fields :
+       {R"("model_type":"falcon_h1","num_attention_heads":12,"num_key_value_heads":2)",
+        R"("model_type":"mistral","num_attention_heads":24)",
+        R"("model_type":"mistral","hidden_size":4100)"}) {
+    const ModelConfig model = four_layers(fields);
+    CHECK(model.num_layers() == 4);
+    for (const LayerConfig& layer : model.layers) {
+      CHECK(layer.attention != AttentionKind::none);
+      CHECK(layer.num_kv_heads.has_value());
+      CHECK_FALSE(layer.head_size.has_value());
+    }
+  }
+  // Where both are the file's, one of them is wrong.
+  refuse(R"("model_type":"mistral","hidden_size":4100,"num_attention_heads":24)",
+         "hidden_size 4100 and 24 attention heads and no head_dim, expected a multiple");
+}
+
 TEST_CASE("widths that the file does not give stay unknown") {
   const ModelConfig model = four_layers("");
   CHECK_FALSE(model.layers[0].head_size.has_value());

@@ -193,8 +193,6 @@ TEST_CASE("numbers that a file leaves out are those of its class") {
   CHECK(
       mentions(message(R"("model_type":"mistral","num_key_value_heads":5)"),
                "num_attention_heads = 32 (of the class of mistral) and num_key_value_heads = 5,"));
-  CHECK(mentions(message(R"("model_type":"mistral","num_attention_heads":24)"),
-                 "hidden_size 4096 (of the class of mistral) and 24 attention heads and"));
   CHECK(mentions(error_of(ErrorCode::format,
                           [] {
                             (void)parse_model_config(

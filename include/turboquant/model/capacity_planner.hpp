@@ -57,7 +57,7 @@ struct CachePlan {
   std::int64_t num_compressed_layers = 0;  ///< layers that own a compressed cache or read one
   std::int64_t kv_bytes = 0;               ///< token caches of one sequence, without page rounding
   std::int64_t dense_kv_bytes = 0;         ///< the same uncompressed
-  std::int64_t state_bytes = 0;            ///< recurrent states of one sequence
+  std::int64_t state_bytes = 0;  ///< recurrent states of one sequence, speculative ones among them
 
   [[nodiscard]] const PoolPlan& pool(UnificationStrategy strategy) const {
     detail::require_enumerator("CachePlan::pool", "strategy", strategy,

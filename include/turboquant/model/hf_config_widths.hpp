@@ -115,8 +115,9 @@ inline std::optional<std::int64_t> stated_head_size(const ConfigFields& fields,
   return stated ? stated : fields.size("hidden_size_per_head");
 }
 
-/// An explicit width, else the class's, else hidden_size / num_attention_heads. Zamba's attention
-/// reads two rows side by side, so that its heads are twice as wide.
+/// An explicit width, else the class's, else hidden_size / num_attention_heads, nothing where one
+/// of these is the class's and the other does not divide it. Zamba's attention reads two rows side
+/// by side, so that its heads are twice as wide.
 inline std::optional<std::int64_t> uniform_head_size(const ConfigFields& fields,
                                                      const ModelConfig& model) {
   const bool zamba = model.model_type == "zamba" || model.model_type == "zamba2";
@@ -127,15 +128,14 @@ inline std::optional<std::int64_t> uniform_head_size(const ConfigFields& fields,
   }
   const std::int64_t row = checked_mul(*model.hidden_size, zamba ? 2 : 1);
   const std::int64_t heads = *model.num_attention_heads;
-  if (model.mla && row % heads != 0) {
-    return std::nullopt;  // latents have a width of their own
+  if (row % heads == 0) {
+    return row / heads;
   }
-  require(row % heads == 0, ErrorCode::format, "parse_model_config: ", fields.path(),
-          " has hidden_size ", *model.hidden_size,
-          origin(stated_hidden_size(fields).has_value(), model.model_type), " and ", heads,
-          " attention heads", origin(stated_heads(fields).has_value(), model.model_type),
-          " and no head_dim, expected a multiple");
-  return row / heads;
+  // Latents have a width of their own; a number of the file and one of its class need not fit.
+  require(model.mla || !stated_hidden_size(fields) || !stated_heads(fields), ErrorCode::format,
+          "parse_model_config: ", fields.path(), " has hidden_size ", *model.hidden_size, " and ",
+          heads, " attention heads and no head_dim, expected a multiple");
+  return std::nullopt;
 }
 
 /// Value width where it differs from the key's. Files with a switch for latent attention state the
