@@ -134,6 +134,10 @@ TEST_CASE("heads of mamba2 layers fill the channels of classes that check it") {
     CHECK(geometry(type + channels + "64").inner_size == 512);
     refuse(2, common + type + channels + "32", ErrorCode::format, "number of channels, 512");
   }
+  // Heads of the file contradict nothing where the model's width is the class's.
+  CHECK(model_of(2, R"("model_type":"mamba2","state_size":128,"conv_kernel":4,"num_heads":80,)"
+                    R"("head_dim":64)")
+            .recurrent->inner_size == 5120);
   // Nemotron-H's heads are as many as the file says, whatever the expansion is.
   CHECK(geometry(R"("model_type":"nemotron_h","layer_types":["mamba","mlp"],)"
                  R"("mamba_num_heads":128,"mamba_head_dim":64)")

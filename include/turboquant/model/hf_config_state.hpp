@@ -182,7 +182,8 @@ inline std::optional<RecurrentGeometry> mamba_geometry(const ConfigFields& field
   std::optional<std::int64_t> inner = mamba_channels(fields, model_type, known.has_value());
   if (heads && width) {
     const std::int64_t filled = checked_mul(*heads, *width);
-    const bool must_fill = fields.has("mamba_d_ssm") || (known && known->fills_channels);
+    const bool must_fill =
+        fields.has("mamba_d_ssm") || (known && known->fills_channels && fields.has("hidden_size"));
     require(!must_fill || !inner || filled == *inner, ErrorCode::format,
             "parse_model_config: ", fields.path(), " has ", *heads, " state-space heads",
             origin(stated_number.has_value(), model_type), " of ", *width,
