@@ -215,6 +215,15 @@ void score_keys(const char* caller, KeyCodec codec_of_caller, const ExecutionSpa
     for (std::int64_t i = 0; i < num_sequences; ++i) {
       require_score_sequence(caller, format, sequences.data()[i], i, columns);
     }
+    const RowView rows = dense_rows(queries.data(), static_cast<int>(query_heads), format.key_dim);
+    const std::int64_t bad =
+        first_non_finite(exec, rows, num_sequences, static_cast<int>(query_heads), format.key_dim);
+    if (bad >= 0) {
+      const std::int64_t head = bad / format.key_dim;
+      const auto heads = static_cast<std::int64_t>(query_heads);
+      fail(ErrorCode::non_finite, caller, ": queries(", head / heads, ", ", head % heads, ", ",
+           bad % format.key_dim, ") is ", rows.read(bad), ", expected a finite number");
+    }
   }
   if (num_sequences == 0 || columns == 0) {
     return;
@@ -237,24 +246,6 @@ void score_keys(const char* caller, KeyCodec codec_of_caller, const ExecutionSpa
                                            Kokkos::IndexType<std::int64_t>>(
                            exec, 0, num_sequences * kv_heads * kernel.items_per_head),
                        kernel);
-}
-
-/// Checks the queries where the host can read them.
-/// @throws Error(non_finite) naming the first number that is NaN or infinite
-template <class ExecutionSpace, class Queries>
-void require_finite_queries(const char* caller, const Queries& queries) {
-  if constexpr (runs_on_host<ExecutionSpace>) {
-    const RowView numbers = dense_rows(queries.data(), 1, 1);
-    for (std::size_t i = 0; i < queries.size(); ++i) {
-      const float number = numbers.read(static_cast<std::int64_t>(i));
-      if (!std::isfinite(number)) [[unlikely]] {
-        const std::size_t head = i / queries.extent(2);
-        fail(ErrorCode::non_finite, caller, ": queries(", head / queries.extent(1), ", ",
-             head % queries.extent(1), ", ", i % queries.extent(2), ") is ", number,
-             ", expected a finite number");
-      }
-    }
-  }
 }
 
 }  // namespace detail
@@ -281,7 +272,6 @@ void mse_score(const ExecutionSpace& exec, const TileCodec<MemorySpace>& codec, 
                const ScoreInputs<Query, MemorySpace>& inputs,
                const Kokkos::View<float***, Kokkos::LayoutRight, MemorySpace>& logits,
                const ScoreOptions& options = {}) {
-  detail::require_finite_queries<ExecutionSpace>("mse_score", inputs.queries);
   detail::score_keys("mse_score", KeyCodec::mse, exec, codec, kv_heads, inputs, logits, options);
 }
 
@@ -295,7 +285,6 @@ void inner_product_score(const ExecutionSpace& exec, const TileCodec<MemorySpace
                          int kv_heads, const ScoreInputs<Query, MemorySpace>& inputs,
                          const Kokkos::View<float***, Kokkos::LayoutRight, MemorySpace>& logits,
                          const ScoreOptions& options = {}) {
-  detail::require_finite_queries<ExecutionSpace>("inner_product_score", inputs.queries);
   detail::score_keys("inner_product_score", KeyCodec::inner_product, exec, codec, kv_heads, inputs,
                      logits, options);
 }

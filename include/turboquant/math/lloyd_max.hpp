@@ -217,10 +217,6 @@ class LloydMaxSolver {
   std::vector<double> mass_;
 };
 
-}  // namespace detail
-
-namespace detail {
-
 inline void require_sphere(const char* caller, int dim) {
   require(dim >= 3 && dim <= (1 << 20), ErrorCode::invalid_argument, caller, ": dim is ", dim,
           ", expected 3 to 1048576");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <turboquant/model/hf_config_defaults.hpp>
 #include <turboquant/model/hf_config_layers.hpp>
 #include <turboquant/model/hf_config_mla.hpp>
 #include <turboquant/model/hf_config_refusals.hpp>
@@ -65,7 +66,7 @@ inline std::optional<std::int64_t> stated_layer_count(const ConfigFields& fields
     return fields.integer("num_blocks", 1, max_config_layers);
   }
   const std::string_view name = layer_count_field(fields);
-  const bool apart = model_type.substr(0, 13) == "longcat_flash";
+  const bool apart = is_longcat_flash(model_type);
   return name.empty() ? std::nullopt
          : apart      ? fields.integer(name, 1, max_config_layers)
                       : fields.agreed_integer(layer_count_fields(), 1, max_config_layers);

@@ -3,6 +3,7 @@
 #include <turboquant/model/hf_config_fields.hpp>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,6 +22,18 @@ struct ClassDefaults {
   std::int64_t window;  ///< tokens of a window or chunk, where layers have one
   std::int64_t num_kv_shared_layers;
 };
+
+/// The entry of a table that has this `model_type`.
+template <class Entry, std::size_t Count>
+std::optional<Entry> entry_of_class(const std::array<Entry, Count>& table,
+                                    std::string_view model_type) {
+  for (const Entry& entry : table) {
+    if (entry.model_type == model_type) {
+      return entry;
+    }
+  }
+  return std::nullopt;
+}
 
 /// The numbers of the configuration classes of Hugging Face transformers, for families whose
 /// published files leave some out; all zero for every other type.
@@ -145,12 +158,12 @@ inline ClassDefaults class_defaults(std::string_view model_type) {
       ClassDefaults{"zamba", 76, 3712, 16, 16, 0, 0, 0},
       ClassDefaults{"zamba2", 54, 2560, 32, 0, 0, 0, 0},
       ClassDefaults{"zaya", 40, 2048, 8, 2, 128, 0, 0}};
-  for (const ClassDefaults& defaults : known) {
-    if (defaults.model_type == model_type) {
-      return defaults;
-    }
-  }
-  return {};
+  return entry_of_class(known, model_type).value_or(ClassDefaults{});
+}
+
+/// Whether a model is one of LongCat-Flash's.
+inline bool is_longcat_flash(std::string_view model_type) {
+  return model_type.substr(0, 13) == "longcat_flash";
 }
 
 /// Whether a model is one of Gemma 4's: its class widens full layers and makes the last one full.
@@ -167,52 +180,55 @@ inline bool has_wide_full_layers(std::string_view model_type) {
 /// Whether a file of this class without a number of KV heads means as many as query heads: classes
 /// that say so or have no such field, beside those whose numbers `class_defaults` knows.
 inline bool has_as_many_kv_heads(std::string_view model_type) {
-  return class_defaults(model_type).num_heads != 0 || is_among(model_type, {"apertus",
-                                                                            "apertus1p5_text",
-                                                                            "arcee",
-                                                                            "aria_text",
-                                                                            "biogpt",
-                                                                            "bloom",
-                                                                            "codegen",
-                                                                            "cohere2_moe",
-                                                                            "cohere_compass_text",
-                                                                            "cpmant",
-                                                                            "ctrl",
-                                                                            "deepseek_ocr2_text",
-                                                                            "diffllama",
-                                                                            "doge",
-                                                                            "falcon",
-                                                                            "flex_olmo",
-                                                                            "gpt2",
-                                                                            "gpt_bigcode",
-                                                                            "gpt_neo",
-                                                                            "gpt_neox",
-                                                                            "gpt_neox_japanese",
-                                                                            "gptj",
-                                                                            "granite4_vision_text",
-                                                                            "granitemoe_swa",
-                                                                            "granitemoeshared",
-                                                                            "hrm_text",
-                                                                            "hunyuan_v1_dense",
-                                                                            "hunyuan_v1_moe",
-                                                                            "hunyuan_vl_text",
-                                                                            "hyperclovax",
-                                                                            "imagegpt",
-                                                                            "jais2",
-                                                                            "kyutai_speech_to_text",
-                                                                            "modernbert-decoder",
-                                                                            "moshi",
-                                                                            "mpt",
-                                                                            "nanochat",
-                                                                            "nemotron",
-                                                                            "olmo",
-                                                                            "olmo_hybrid",
-                                                                            "olmoe",
-                                                                            "openai-gpt",
-                                                                            "opt",
-                                                                            "persimmon",
-                                                                            "phi",
-                                                                            "xglm"});
+  if (class_defaults(model_type).num_heads != 0) {
+    return true;
+  }
+  return is_among(model_type, {"apertus",
+                               "apertus1p5_text",
+                               "arcee",
+                               "aria_text",
+                               "biogpt",
+                               "bloom",
+                               "codegen",
+                               "cohere2_moe",
+                               "cohere_compass_text",
+                               "cpmant",
+                               "ctrl",
+                               "deepseek_ocr2_text",
+                               "diffllama",
+                               "doge",
+                               "falcon",
+                               "flex_olmo",
+                               "gpt2",
+                               "gpt_bigcode",
+                               "gpt_neo",
+                               "gpt_neox",
+                               "gpt_neox_japanese",
+                               "gptj",
+                               "granite4_vision_text",
+                               "granitemoe_swa",
+                               "granitemoeshared",
+                               "hrm_text",
+                               "hunyuan_v1_dense",
+                               "hunyuan_v1_moe",
+                               "hunyuan_vl_text",
+                               "hyperclovax",
+                               "imagegpt",
+                               "jais2",
+                               "kyutai_speech_to_text",
+                               "modernbert-decoder",
+                               "moshi",
+                               "mpt",
+                               "nanochat",
+                               "nemotron",
+                               "olmo",
+                               "olmo_hybrid",
+                               "olmoe",
+                               "openai-gpt",
+                               "opt",
+                               "persimmon",
+                               "phi",
+                               "xglm"});
 }
 
 /// `stated`, or the class's number; nothing where the class has none either.

@@ -46,12 +46,7 @@ inline std::optional<MlaClass> mla_class(std::string_view model_type) {
                                     MlaClass{"mistral_large4_text", 512, 64, 64, 128},
                                     MlaClass{"sarvam_mla", 512, 64, 128, 128},
                                     MlaClass{"youtu", 512, 64, 128, 128}};
-  for (const MlaClass& k : known) {
-    if (k.model_type == model_type) {
-      return k;
-    }
-  }
-  return std::nullopt;
+  return entry_of_class(known, model_type);
 }
 
 /// The width of latents: stated, or the class's. A file with the other widths of latent attention
@@ -145,7 +140,7 @@ inline double rotary_magnitude(const ConfigFields& fields, std::string_view mode
 /// The factor of logits of latent attention: by the width of the keys that latents stand for.
 inline std::optional<double> latent_attention_scale(const ConfigFields& fields,
                                                     const ModelConfig& model) {
-  const bool own_width = model.model_type.substr(0, 13) == "longcat_flash";
+  const bool own_width = is_longcat_flash(model.model_type);
   const std::optional<std::int64_t> stated =
       own_width ? fields.size("qk_head_dim") : std::optional<std::int64_t>();
   const std::optional<std::int64_t> width = stated ? stated : model.mla->expanded_key_width();

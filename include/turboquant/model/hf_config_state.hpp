@@ -137,12 +137,7 @@ inline std::optional<Mamba2Class> mamba2_class(std::string_view model_type) {
                                     Mamba2Class{"nemotron_h", 128, 64, 8, false},
                                     Mamba2Class{"plamo2", 0, 0, 0, false},
                                     Mamba2Class{"zamba2", 8, 0, 1, true}};
-  for (const Mamba2Class& k : known) {
-    if (k.model_type == model_type) {
-      return k;
-    }
-  }
-  return std::nullopt;
+  return entry_of_class(known, model_type);
 }
 
 /// Channels of state-space layers as the file gives them apart from heads: stated, or expand times
